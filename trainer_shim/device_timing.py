@@ -210,7 +210,8 @@ def _put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
         idle_ns -= parts_ns[part]
     parts_ns[GAP], parts_ns[AFTER_BACKWARD] = idle_ns, 0
     is_bound = fields.pop("data_bound", False)
-    fields.pop("eval_s", None)
+    for name in ("eval_s", "bubble_s"):
+        fields.pop(name, None)
     put_seconds(fields, StepTimes(step_ns, parts_ns, 0), True, parts_ns[BACKWARD] > 0)
     if is_bound:
         fields["data_bound"] = True
@@ -218,4 +219,6 @@ def _put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
     # The host times the launch only of a collective, or of a recomputation: no figure is better than that one.
     fields.pop("comm_s", None)
     fields.pop("recompute_s", None)
+    if "offload_s" in fields:  # The host itself computes then: its clock is right. Before that it may have waited.
+        fields["offload_s"] = min(fields["offload_s"], fields["optimizer_s"])
     fields["device_timed"] = True

@@ -22,12 +22,13 @@ CHECKPOINT = 7
 HOLD = 8  # Waiting for the ranks to agree on a step.
 EVAL = 9
 AFTER_BACKWARD = 10  # Up to the optimizer it is the optimizer's (clipping); up to anything else it is the gap.
-PARTS_TOTAL = 11
+BUBBLE = 11  # A stage of a pipeline waits for other stages.
+PARTS_TOTAL = 12
 
 # After a batch was fetched inside one of these, the loop is still inside it.
 FETCHES_INSIDE = frozenset((DATA, FORWARD, OPTIMIZER, CHECKPOINT, HOLD, EVAL))
 # What is waited for here has its own name already: it is no communication of the training.
-NOT_TRAINING = frozenset((CHECKPOINT, HOLD, EVAL))
+NOT_TRAINING = frozenset((CHECKPOINT, HOLD, EVAL, BUBBLE))
 
 
 class StepTimes(NamedTuple):
@@ -60,7 +61,7 @@ class StepClock:
         return left
 
     def add_comm(self, ns: int) -> None:
-        """Communication took so long, and has ended now. In a save, a hold or an evaluation it does not count."""
+        """Communication took so long, and has ended now. In a part of NOT_TRAINING it does not count."""
         if self.part not in NOT_TRAINING:
             self.comm_ns += ns
 
@@ -77,16 +78,18 @@ class StepClock:
 def put_seconds(
     fields: Dict[str, Any], times: StepTimes, loader_timed: bool, backward_seen: bool, forward_seen: bool = True
 ) -> None:
-    """Put a step's parts into its frame; what is left of `step_s` is `other`. No `eval_s`: there was no evaluation.
+    """Put a step's parts into its frame; what is left of `step_s` is `other`. No `eval_s`: there was no evaluation; no
+    `bubble_s`: no stage was waited for.
 
     Where no fetch of data was seen the whole gap counts as one: an upper bound, and `data_bound` says so. Without a
     backward call, what follows the forward pass is the backward pass. Where no forward pass was seen (it is part of
     something that the loop has compiled) the gap holds all of it, and none of these is known.
     """
     # By name from a single look: one by one by index they cost as much as a clock.
-    _, gap_ns, data_ns, forward_ns, after_ns, backward_ns, optimizer_ns, checkpoint_ns, hold_ns, eval_ns, late_ns = (
-        times.spent
-    )
+    (
+        _, gap_ns, data_ns, forward_ns, after_ns, backward_ns, optimizer_ns, checkpoint_ns, hold_ns, eval_ns, late_ns,
+        bubble_ns,
+    ) = times.spent  # fmt: skip
     gap_ns += late_ns
     if backward_seen:
         forward_ns += after_ns
@@ -111,6 +114,8 @@ def put_seconds(
     fields["hold_s"] = hold_ns // 1000 / 1e6
     if eval_ns:
         fields["eval_s"] = eval_ns // 1000 / 1e6
+    if bubble_ns:
+        fields["bubble_s"] = bubble_ns // 1000 / 1e6
 
 
 class Overlapping:

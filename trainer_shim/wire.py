@@ -137,6 +137,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         eval_s=Field("num"),
         loop_s=Field("num"),
         data_bound=Field("bool"),
+        bubble_s=Field("num"),  # A part, too: a stage of a pipeline sends, receives and waits for other stages.
+        # Of optimizer_s, where the configuration offloads the optimizer: its steps on the CPU, and the copies behind.
+        offload_s=Field("num"),
     ),
     "phase": dict(
         _COUNTED,

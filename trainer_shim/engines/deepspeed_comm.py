@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any, Callable, Iterator, Set, Tuple
+from typing import Any, Callable, Iterator, Optional, Sequence, Set, Tuple
 
 from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
-from trainer_shim.timing import put_comm
+from trainer_shim.timing import BUBBLE, NOT_TRAINING, put_comm
 
 COLLECTIVES = (
     "all_reduce",
@@ -45,20 +45,29 @@ COLLECTIVES = (
 class CommMeter:
     """Times collective calls and the waits on asynchronous ones."""
 
-    def __init__(self, meter: StepMeter) -> None:
+    def __init__(self, meter: StepMeter, stages: Sequence[Any] = ()) -> None:
+        """`stages`: process groups that span stages of a pipeline."""
         self.meter = meter
         self.depth = 0
+        self._stages = stages
 
     @guarded()
-    def enter(self, op: str) -> None:
-        """The training thread enters `op`."""
-        self.meter.progress.enter_collective(op)
+    def enter(self, op: str, args: Any, kwargs: Any) -> Optional[int]:
+        """The training thread enters `op`; returns the part to hand to exit(), where other stages are waited for."""
+        meter = self.meter
+        meter.progress.enter_collective(op)
+        given = (*args, kwargs.get("group"))  # deepspeed.comm passes the group by its place, or by name.
+        if meter.clock.part in NOT_TRAINING or not any(group is one for group in self._stages for one in given):
+            return None
+        return meter.enter_instruction("pipe:" + op, BUBBLE)
 
     @guarded()
-    def exit(self, op: str, entered_ns: int) -> None:
+    def exit(self, op: str, entered_ns: int, part: Optional[int]) -> None:
         """The training thread left `op`, which it entered at `entered_ns`."""
         meter = self.meter
         meter.clock.add_comm(meter.progress.leave_collective(op, entered_ns))
+        if part is not None:
+            meter.exit_instruction("pipe:" + op, part)
 
 
 class TimedWork:
@@ -82,9 +91,9 @@ class TimedWork:
         return getattr(self._work, name)
 
 
-def wrap_backend(backend: Any, meter: StepMeter) -> Callable[[], None]:
+def wrap_backend(backend: Any, meter: StepMeter, stages: Sequence[Any] = ()) -> Callable[[], None]:
     """Time the collectives of `backend` from now on. Returns what undoes it."""
-    comm = CommMeter(meter)
+    comm = CommMeter(meter, stages)
     wrapped: Set[str] = set()
     for op, original in _collectives(backend):
         setattr(backend, op, _timed(comm, op, original))
@@ -124,9 +133,9 @@ def _timed(comm: CommMeter, op: str, original: Callable[..., Any]) -> Callable[.
 def _timed_call(comm: CommMeter, op: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     comm.depth += 1
     entered_ns = time.monotonic_ns()
-    comm.enter(op)
+    part = comm.enter(op, args, kwargs)
     try:
         return call(*args, **kwargs)
     finally:
         comm.depth -= 1
-        comm.exit(op, entered_ns)
+        comm.exit(op, entered_ns, part)

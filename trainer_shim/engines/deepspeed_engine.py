@@ -8,7 +8,7 @@ comms logger synchronises: none of them is used.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from trainer_shim import device_timing
 from trainer_shim.guard import guarded, print_line
@@ -24,7 +24,7 @@ from trainer_shim.tokens import Replicas
 from . import base, hooks, replicas
 from .deepspeed_checkpoints import hold_write_errors, load_beside_frozen, noted_at, states_in, step_in
 from .deepspeed_comm import wrap_backend
-from .waits import recompute
+from .waits import offload, recompute
 
 
 class DeepSpeedKind:
@@ -183,8 +183,10 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
     return undo
 
 
-def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, undo: hooks.Undo) -> None:
-    """The hooks that DeepSpeedEngine and PipelineEngine share."""
+def instrument_modes_and_checkpoints(
+    engine: Any, meter: StepMeter, facts: DeepSpeedFacts, undo: hooks.Undo, stages: Sequence[Any] = ()
+) -> None:
+    """The hooks that DeepSpeedEngine and PipelineEngine share. `stages`: process groups that span a pipeline's."""
     hooks.replace(undo, engine, "train", hooks.around(_train, meter))
     hooks.replace(undo, engine, "eval", hooks.around(_eval, meter))
     hooks.replace(undo, engine, "save_checkpoint", hooks.around(_save_checkpoint, engine, meter))
@@ -196,7 +198,8 @@ def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepS
     import deepspeed.comm.comm as deepspeed_comm
 
     if deepspeed_comm.cdb is not None:
-        undo.add(wrap_backend(deepspeed_comm.cdb, meter))
+        undo.add(wrap_backend(deepspeed_comm.cdb, meter, stages))
+    offload.watch(engine, meter, undo)
 
 
 def device_timing_of(engine: Any) -> Optional[device_timing.DeviceTimer]:

@@ -7,7 +7,7 @@ and step raise, and wall_clock_breakdown crashes. None of them is used.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 from weakref import ref
 
 from trainer_shim import timing
@@ -24,6 +24,11 @@ PARTS_BY_INSTRUCTION = {
     "OptimizerStep": timing.OPTIMIZER,
     "ReduceGrads": timing.OPTIMIZER,
     "ReduceTiedGrads": timing.OPTIMIZER,
+    # A stage that is early waits in these, and in the collectives of all stages.
+    "SendActivation": timing.BUBBLE,
+    "RecvActivation": timing.BUBBLE,
+    "SendGrad": timing.BUBBLE,
+    "RecvGrad": timing.BUBBLE,
 }
 
 
@@ -53,9 +58,16 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
     undo.add(lambda: _restore_map(known(), own))
     hooks.replace(undo, engine, "train_batch", hooks.around(_train_batch, engine, meter, facts, at_boundary))
     hooks.replace(undo, engine, "eval_batch", hooks.around(_eval_batch, meter))
-    instrument_modes_and_checkpoints(engine, meter, facts, undo)
+    instrument_modes_and_checkpoints(engine, meter, facts, undo, _groups_of_stages(engine))
     meter.time_loader()  # LoadMicroBatch times the wait exactly.
     return undo
+
+
+def _groups_of_stages(engine: Any) -> List[Any]:
+    """Return the process groups in which a stage waits for other stages: at its loss, its norm and tied weights."""
+    found = [getattr(engine.grid, name, None) for name in ("pp_proc_group", "ds_model_proc_group")]
+    found.extend(tied.get("group") for tied in getattr(engine.module, "tied_comms", {}).values())
+    return [group for group in found if group is not None]
 
 
 def _restore_map(engine: Any, own: Any) -> None:
@@ -68,7 +80,7 @@ def _restore_map(engine: Any, own: Any) -> None:
 
 
 def _timed(meter: StepMeter, name: str, execute: Callable[..., Any]) -> Callable[..., Any]:
-    part = PARTS_BY_INSTRUCTION.get(name, timing.OTHER)  # Sends and receives are communication, counted beside.
+    part = PARTS_BY_INSTRUCTION.get(name, timing.OTHER)
     hook = "pipe:" + name
     is_load = name == "LoadMicroBatch"
 

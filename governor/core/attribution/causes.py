@@ -18,6 +18,8 @@ class Cause(Enum):
     LOOP = "loop_code"  # The loop's own code between steps: logging, bookkeeping, sampling.
     STRAGGLER = "straggler"  # One rank computes longer than the others; all wait for it.
     COMMUNICATION = "exposed_communication"  # In collectives, beyond the wait for a late rank.
+    BUBBLE = "pipeline_bubble"  # A stage waits for the others, beyond the wait for a slow one.
+    OFFLOAD = "optimizer_offload"  # The optimizer's step runs on the CPU.
     RECOMPUTE = "recompute"  # Activation checkpointing's second forward pass.
     CHECKPOINT = "checkpoint_stall"
     EVALUATION = "evaluation"

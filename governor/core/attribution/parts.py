@@ -9,9 +9,9 @@ from governor.core.base.units import NS_PER_S
 from governor.core.events.inputs import Step
 
 # Indices of a list: this is added up at every step of every rank.
-DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, OTHER, WHOLE = range(9)
+DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, OTHER, WHOLE = range(10)
 # WHOLE: a step that tells no parts, as a log's line does.
-PARTS: Final = 9
+PARTS: Final = 10
 
 
 def parts_of(step: Step, step_ns: int) -> list[int]:
@@ -21,7 +21,7 @@ def parts_of(step: Step, step_ns: int) -> list[int]:
     """
     told = (
         step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s,
-        (step.checkpoint_s or 0.0) + (step.hold_s or 0.0), step.eval_s,
+        (step.checkpoint_s or 0.0) + (step.hold_s or 0.0), step.eval_s, step.bubble_s,
     )  # fmt: skip
     parts = [0] * PARTS
     if step.forward_s is None and step.backward_s is None and step.data_s is None:
@@ -51,6 +51,7 @@ class RankSums:
     recompute_ns: int = 0  # Of which: inside BACKWARD.
     tells_communication: bool = False
     steps: int = 0
+    offload_ns: int = 0  # Of which: inside OPTIMIZER.
 
     def add(self, parts: list[int], step: Step) -> None:
         mine = self.parts
@@ -62,6 +63,8 @@ class RankSums:
             self.tells_communication = True
         if step.recompute_s is not None:
             self.recompute_ns += whole_ns(step.recompute_s)
+        if step.offload_s is not None:
+            self.offload_ns += whole_ns(step.offload_s)
 
     @property
     def total_ns(self) -> int:

@@ -35,6 +35,14 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "medium", "the time in collectives beyond the wait for a late rank",
         "overlap it with the backward pass, use larger buckets or a lower ZeRO stage; check the interconnect",
     ),
+    Cause.BUBBLE: Advice(
+        "high", "the time in which a stage sent to, received from and waited for other stages, beyond a slow stage's",
+        "train with more micro-batches a step (gradient_accumulation_steps), or with fewer stages",
+    ),
+    Cause.OFFLOAD: Advice(
+        "high", "the optimizer's steps on the CPU, and the copies behind them, as the configuration offloads it",
+        "keep the optimizer on the GPU if memory allows it; else use DeepSpeedCPUAdam with more threads a rank",
+    ),
     Cause.RECOMPUTE: Advice(
         "high", "activation checkpointing computes the forward pass again",
         "recompute fewer layers if memory allows it",
@@ -66,6 +74,10 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
     Cause.IDLE: Advice("high", "the trainer says that it does nothing", None),
     Cause.UNKNOWN: Advice("low", "no frame says what was done then", None),
 }  # fmt: skip
+
+
+# Of a pipeline: its stages may have unlike shares of the model.
+_SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on another node; else look at that rank's GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,7 @@ def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
         "usd_per_hour": usd / hours if hours else None,
         "confidence": advice.confidence,
         "evidence": evidence,
-        "next_step": advice.next_step,
+        "next_step": _SLOW_STAGE if cause is Cause.STRAGGLER and Cause.BUBBLE in whole.by_cause else advice.next_step,
     }
 
 

@@ -64,26 +64,37 @@ def _split_rank(found: Split, sums: RankSums, late: Late) -> None:
     left = list(sums.parts)
     for index, cause in _NAMED.items():
         found.add(cause, left[index])
-    recompute = min(sums.recompute_ns, left[part.BACKWARD])
-    working = left[part.FORWARD] + left[part.BACKWARD] + left[part.OPTIMIZER] + left[part.WHOLE] - recompute
+    recompute, offload = min(sums.recompute_ns, left[part.BACKWARD]), _offload_ns(sums)
+    working = left[part.FORWARD] + left[part.BACKWARD] + left[part.OPTIMIZER] + left[part.WHOLE] - recompute - offload
     found.add(Cause.RECOMPUTE, recompute)
+    found.add(Cause.OFFLOAD, offload)
     communication = min(sums.communication_ns, working)
-    waited = 0
+    waited, bubble = 0, left[part.BUBBLE]
     for cause, ns in late.causes.items():
-        taken = min(ns, working - waited)
-        found.add(cause, taken)
+        # A stage waits in the bubble. What a slow rank computes longer is in no wait.
+        idle = min(bubble, ns - late.own_ns if cause is Cause.STRAGGLER else ns)
+        bubble -= idle
+        taken = min(ns - idle, working - waited)
+        found.add(cause, idle + taken)
         waited += taken
+    found.add(Cause.BUBBLE, bubble)
     # The wait for a late rank is spent in communication. The late rank's own slowness is not.
     wire = max(0, communication - max(0, waited - late.own_ns)) if sums.tells_communication else 0
     found.add(Cause.COMMUNICATION, min(wire, working - waited))
     found.add(Cause.PRODUCTIVE, working - waited - min(wire, working - waited))
 
 
+def _offload_ns(sums: RankSums) -> int:
+    return min(sums.offload_ns, sums.parts[part.OPTIMIZER])
+
+
 def _compute_ns(sums: RankSums) -> int:
     """What the rank computed by itself, as far as the frames tell it from waiting."""
     if sums.tells_communication:
         working = sums.parts[part.FORWARD] + sums.parts[part.BACKWARD] + sums.parts[part.OPTIMIZER]
-        return max(0, working - sums.communication_ns)
+        return max(0, working - sums.communication_ns - _offload_ns(sums))
+    if sums.parts[part.BUBBLE]:  # No collective is in a stage's backward pass.
+        return sums.parts[part.FORWARD] + sums.parts[part.BACKWARD]
     return sums.parts[part.FORWARD]
 
 
@@ -120,6 +131,7 @@ def _own(sums: RankSums) -> dict[Cause, int]:
         Cause.LOOP: told[part.LOOP],
         Cause.CHECKPOINT: told[part.CHECKPOINT],
         Cause.EVALUATION: told[part.EVALUATION],
+        Cause.OFFLOAD: _offload_ns(sums),
         Cause.STRAGGLER: _compute_ns(sums),
     }
     return own

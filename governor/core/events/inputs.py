@@ -118,6 +118,8 @@ class Step:
     eval_s: float | None = None
     loop_s: float | None = None  # The loop's own code between steps and micro-steps.
     data_bound: bool | None = None  # data_s has that code, too: an upper bound.
+    bubble_s: float | None = None  # A stage of a pipeline waits for others. A part, like data_s.
+    offload_s: float | None = None  # Of the optimizer: on the CPU, with the copies.
 
     @property
     def reports_training(self) -> bool:

@@ -17,7 +17,7 @@ _PRICES: Final = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_st
 # The part of a step that a cause is measured by.
 _PART_OF: Final = {
     "data_starvation": "data", "loop_code": "loop", "checkpoint_stall": "checkpoint", "evaluation": "evaluation",
-    "exposed_communication": "communication",
+    "exposed_communication": "communication", "pipeline_bubble": "bubble",
 }  # fmt: skip
 
 

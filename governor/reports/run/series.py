@@ -254,6 +254,7 @@ def _figures(step: Step, step_s: float, tokens: int | None) -> StepFigures:
         checkpoint = (checkpoint or 0.0) + step.hold_s
     parts = (
         step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s, checkpoint, step.eval_s,
+        step.bubble_s,
     )  # fmt: skip
     return StepFigures(step.step, step_s, tokens, parts, step.comm_s, step.loss, step.grad_norm)
 

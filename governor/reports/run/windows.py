@@ -13,7 +13,9 @@ WINDOWS_MAX: Final = 128
 INTERVAL_MIN: Final = 8
 _Z: Final = 1.96  # 95 %.
 
-PARTS: Final[tuple[str, ...]] = ("data", "loop", "forward", "backward", "optimizer", "checkpoint", "evaluation")
+PARTS: Final[tuple[str, ...]] = (
+    "data", "loop", "forward", "backward", "optimizer", "checkpoint", "evaluation", "bubble",
+)  # fmt: skip
 COMMUNICATION: Final = "communication"  # Of which: it overlaps the others.
 
 

@@ -67,7 +67,7 @@ MODES: Final = (
         "default policy observes.",
         recovery=(
             "See which cause has grown in the dashboard or in `costgov_run_time_seconds_total`: data, "
-            "communication, straggler, throttling, checkpoint.",
+            "communication, straggler, pipeline bubble, optimizer offload, throttling, checkpoint.",
             "See the clocks and temperature of the GPUs, and who else is on the node.",
             "By design (longer sequences, a larger batch): `costgov incident mark last --false`, and set the floor "
             "for it.",
@@ -87,7 +87,7 @@ MODES: Final = (
             "Look at that rank's GPU: clocks, throttle reasons, temperature, ECC errors, link width.",
             "Look at its CPU: a neighbour on its cores, or a loader that has no workers left.",
             "Move the rank or leave its node out, and resume from the last good checkpoint.",
-            "A stage with more work than the others: balance the stages. That is no fault of the machine.",
+            "A stage of a pipeline with more work than others: move layers off it. That is no fault of the machine.",
         ),
         at_risk="Every rank pays for the slow one: ten percent of a step is ten percent of the whole bill.",
     ),

@@ -29,14 +29,16 @@ EXPECTED: Final[Mapping[str, tuple[Cause, ...]]] = {
     "loop": (Cause.LOOP,),
     "restart": (Cause.RESTART, Cause.LOST_STEPS),
     "compile": (Cause.COMPILE,),
+    "bubble": (Cause.BUBBLE,),
+    "offload": (Cause.OFFLOAD,),
 }
 # A toy trains for seconds, and takes longer to begin and to end. None of that is a step's.
 BESIDE_STEPS: Final = (Cause.START_UP, Cause.SHUT_DOWN, Cause.RESTART, Cause.COMPILE)
 TIMERS: Final = {
     "data": Cause.DATA, "eval": Cause.EVALUATION, "recompute": Cause.RECOMPUTE, "loop": Cause.LOOP,
-    "save": Cause.CHECKPOINT, "communication": Cause.COMMUNICATION,
+    "save": Cause.CHECKPOINT, "communication": Cause.COMMUNICATION, "bubble": Cause.BUBBLE, "offload": Cause.OFFLOAD,
 }  # fmt: skip
-_NOT_COMPUTING: Final = ("data", "eval", "loop", "save", "communication")
+_NOT_COMPUTING: Final = ("data", "eval", "loop", "save", "communication", "bubble", "offload")
 US_NS: Final = 1000
 NEAR_FRAC, FALSE_FRAC, UNKNOWN_FRAC = 0.15, 0.10, 0.05
 
@@ -157,6 +159,8 @@ def truth_of(injected: str, attempts: Sequence[Sequence[Mapping[str, Any]]]) -> 
             # For one rank that saves all others wait.
             found[cause] = found.get(cause, 0.0) + (max(seconds) if cause is Cause.CHECKPOINT else mine)
     found[Cause.STRAGGLER] = sum(_behind_s(ranks) for ranks in attempts)
+    if Cause.BUBBLE in found:  # A stage waits for the slow one as long as that computes longer.
+        found[Cause.BUBBLE] -= sum(_waited_s(ranks) for ranks in attempts)
     if injected == "compile":
         found[Cause.COMPILE] = statistics.fmean(_first_s(rank) for rank in attempts[0])
     if injected == "restart":
@@ -172,6 +176,12 @@ def _behind_s(ranks: Sequence[Mapping[str, Any]]) -> float:
     """What the slowest rank computed longer than the fastest, whoever made it slow: the machine has other tenants."""
     own = [_loop_s(rank) - sum(rank["spent"].get(timer, 0.0) for timer in _NOT_COMPUTING) for rank in ranks]
     return max(own) - min(own)
+
+
+def _waited_s(ranks: Sequence[Mapping[str, Any]]) -> float:
+    """What ranks waited for the slowest one, on average."""
+    waits = [rank["spent"].get("bubble", 0.0) for rank in ranks]
+    return statistics.fmean(waits) - min(waits)
 
 
 def _loop_s(rank: Mapping[str, Any]) -> float:

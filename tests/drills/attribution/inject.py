@@ -22,7 +22,10 @@ from tests.drills.attribution.compare import EXPECTED, Row, row_of
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BIN = Path(sys.executable).parent
-ENGINES = ("ddp", "deepspeed", "fsdp2")
+ENGINES = ("ddp", "deepspeed", "fsdp2", "pipeline")
+# What a loop can be given: two stages of a pipeline, and an optimizer that is offloaded, are an engine's own.
+OF_STAGES = ("none", "bubble", "slow")
+OF_ENGINE: dict[str, tuple[str, ...]] = {"bubble": ("pipeline",), "offload": ("deepspeed",)}
 STEPS, RUN_MAX_S = 40, 90.0
 PRICE = 3600  # Dollars an hour: a microsecond is a micro-dollar.
 AMOUNT = 0.15  # Seconds of a step, which takes about as long without it.
@@ -50,7 +53,7 @@ def main() -> int:
     for nth in range(told.repeat):
         for engine in told.engine or ENGINES:
             for name in told.names or EXPECTED:
-                if name == "wire" and not has_wire():
+                if not may_play(name, engine):
                     continue
                 amount = AMOUNT * TIMES.get(name, 1.0) * (1.0 + 0.5 * nth)
                 try:
@@ -64,6 +67,12 @@ def main() -> int:
     if not told.json:
         print("\n".join(["", *matrix(rows)]))
     return 0 if not failed and all(row.ok for row in rows) else 1
+
+
+def may_play(name: str, engine: str) -> bool:
+    if engine == "pipeline":
+        return name in OF_STAGES
+    return engine in OF_ENGINE.get(name, ENGINES) and (name != "wire" or has_wire())
 
 
 def play(name: str, engine: str, amount: float = AMOUNT, steps: int = STEPS, keep: Path | None = None) -> Row:
@@ -111,9 +120,10 @@ def run(argv: Sequence[str], work: Path) -> tuple[int, str]:
 
 
 def _command(name: str, engine: str, amount: float, steps: int, out: Path) -> list[str]:
-    modules = "torch,deepspeed" if engine == "deepspeed" else "torch"
+    modules = "torch,deepspeed" if engine in ("deepspeed", "pipeline") else "torch"
+    script = "stages.py" if engine == "pipeline" else "loop.py"
     train = [
-        sys.executable, str(HERE.parent / "ranks.py"), "2", modules, str(HERE / "loop.py"), engine, name,
+        sys.executable, str(HERE.parent / "ranks.py"), "2", modules, str(HERE / script), engine, name,
         "--amount", str(amount), "--steps", str(steps), "--out", str(out),
     ]  # fmt: skip
     if name == "restart":  # As a scheduler requeues what has failed.

@@ -103,6 +103,15 @@ def slow_down() -> None:
         time.sleep(AMOUNT / 2)
 
 
+class SlowAdamW(torch.optim.AdamW):
+    """As a host is slow that has many weights. A process of few makes up for it by sleeping."""
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        with truth.timed("offload"):
+            time.sleep(AMOUNT)
+            return super().step(*args, **kwargs)
+
+
 LATE = AMOUNT if INJECTED == "collective" else 0.0
 if ENGINE == "deepspeed":
     import deepspeed.ops
@@ -127,12 +136,15 @@ if ENGINE == "deepspeed":
     config = {
         "train_micro_batch_size_per_gpu": BATCH,
         "steps_per_print": 10**9,
-        "zero_optimization": {"stage": 2},
+        "zero_optimization": {
+            "stage": 2,
+            **({"offload_optimizer": {"device": "cpu"}} if INJECTED == "offload" else {}),
+        },
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
     }
-    model, _, _, _ = deepspeed.initialize(
-        model=plain, optimizer=torch.optim.AdamW(plain.parameters(), lr=1e-3), config=config
-    )
+    chosen = SlowAdamW if INJECTED == "offload" else torch.optim.AdamW
+    model, _, _, _ = deepspeed.initialize(model=plain, optimizer=chosen(plain.parameters(), lr=1e-3), config=config)
 elif ENGINE == "fsdp2":
     from torch.distributed.fsdp import fully_shard
 

@@ -285,6 +285,34 @@ def test_what_the_host_does_while_the_device_works_on_is_felt_by_nobody() -> Non
     assert "loop_s" not in frame
 
 
+def test_a_stage_waits_for_others_as_long_as_its_device_does() -> None:
+    """A receive is launched in no time; the device stands in it for 40 ms."""
+    device = Device()
+    meter = metered(device)
+    train_step(meter, device, 1, 1.0)
+    meter.begin_step()
+    left = meter.enter_instruction("pipe:RecvGrad", timing.BUBBLE)
+    device.work(40.0)
+    meter.exit_instruction("pipe:RecvGrad", left)
+    train_step(meter, device, 2, 1.0)
+    device.catch_up()
+    meter.enter_forward(True, (), {})
+    assert "bubble_s" not in meter.watch.frames[0]
+    assert meter.watch.frames[1]["bubble_s"] == 0.04
+
+
+def test_an_offloaded_optimizer_takes_no_longer_than_the_device_saw_of_it() -> None:
+    """The host waits a second for the backward pass, inside its call of the optimizer."""
+    device = Device()
+    meter = metered(device)
+    meter.overlapping.add(lambda told, _: told.update(offload_s=1.0))
+    train_step(meter, device, 1, 1.0)
+    device.catch_up()
+    meter.enter_forward(True, (), {})
+    frame = meter.watch.frames[0]
+    assert frame["offload_s"] == frame["optimizer_s"] < 1.0
+
+
 def test_what_turns_out_to_be_another_part_is_so_on_the_device() -> None:
     device = Device()
     meter = metered(device)

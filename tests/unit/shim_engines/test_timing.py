@@ -9,6 +9,7 @@ from trainer_shim.timing import StepClock, StepTimes, put_seconds
 
 PARTS = (
     "GAP", "DATA", "FORWARD", "AFTER_FORWARD", "BACKWARD", "OPTIMIZER", "CHECKPOINT", "HOLD", "EVAL", "AFTER_BACKWARD",
+    "BUBBLE",
 )  # fmt: skip
 
 
@@ -56,8 +57,8 @@ def test_a_closed_step_starts_the_next_one_at_zero_in_the_gap() -> None:
     assert times.comm_ns == 0
 
 
-@pytest.mark.parametrize("part", [timing.CHECKPOINT, timing.HOLD, timing.EVAL])
-def test_a_collective_in_a_save_a_hold_or_an_evaluation_is_no_communication_of_the_training(part: int) -> None:
+@pytest.mark.parametrize("part", [timing.CHECKPOINT, timing.HOLD, timing.EVAL, timing.BUBBLE])
+def test_a_collective_in_a_save_a_hold_an_evaluation_or_a_bubble_is_no_communication_of_the_training(part: int) -> None:
     clock = StepClock(HandClock())
     clock.switch(part)
     clock.add_comm(7)

@@ -10,7 +10,7 @@ from governor.core.attribution.parts import parts_of
 from tests.unit.core.engine.test_step import a_step
 
 SECONDS = st.one_of(st.none(), st.floats(-1.0, 5.0), st.sampled_from([float("nan"), float("inf"), 1e300]))
-NAMES = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s")
+NAMES = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "bubble_s")
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(NAMES, SECONDS)), st.integers(0, 10**10))

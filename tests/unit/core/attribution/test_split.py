@@ -63,6 +63,39 @@ def test_recompute_is_of_the_backward_pass() -> None:
     assert of(sums(forward=300, backward=700, recompute=250)).by_cause == {Cause.RECOMPUTE: 250, Cause.PRODUCTIVE: 750}
 
 
+def test_the_wait_for_other_stages_is_the_bubble() -> None:
+    """Two stages, three micro-batches: each waits for a quarter of the step."""
+    even = sums(communication=0, forward=250, backward=500, bubble=250)
+    assert of(even, even).by_cause == {Cause.BUBBLE: 500, Cause.PRODUCTIVE: 1500}
+
+
+def test_what_a_stage_waits_for_a_slow_one_is_no_bubble() -> None:
+    """Stage 1 computes 300 longer. Both wait 100 besides."""
+    fast = sums(communication=0, forward=200, backward=400, bubble=400)
+    found = of(fast, sums(communication=0, forward=300, backward=600, bubble=100))
+    assert found.slow_rank == 1
+    assert found.by_cause == {Cause.STRAGGLER: 600, Cause.BUBBLE: 200, Cause.PRODUCTIVE: 1200}
+
+
+def test_a_slow_stage_shows_where_no_communication_is_told() -> None:
+    """As on a device: the backward pass of a stage has no collective in it."""
+    found = of(sums(forward=300, backward=300, bubble=400), sums(forward=300, backward=600, bubble=100))
+    assert found.by_cause == {Cause.STRAGGLER: 600, Cause.BUBBLE: 200, Cause.PRODUCTIVE: 1200}
+
+
+def test_who_waits_for_a_stage_without_data_waits_for_data() -> None:
+    found = of(sums(data=300, forward=300, backward=300, bubble=100), sums(forward=300, backward=300, bubble=400))
+    assert found.by_cause == {Cause.DATA: 600, Cause.BUBBLE: 200, Cause.PRODUCTIVE: 1200}
+
+
+def test_an_offloaded_optimizer_is_of_the_optimizer() -> None:
+    one = sums(forward=300, backward=300, optimizer=400)
+    one.offload_ns = 350
+    assert of(one).by_cause == {Cause.OFFLOAD: 350, Cause.PRODUCTIVE: 650}
+    one.offload_ns = 500
+    assert of(one).by_cause == {Cause.OFFLOAD: 400, Cause.PRODUCTIVE: 600}
+
+
 def test_two_steps_say_nothing_of_who_is_slow() -> None:
     assert of(sums(steps=2, forward=200, backward=800), sums(steps=2, forward=500, backward=500)).slow_rank is None
 
@@ -70,7 +103,7 @@ def test_two_steps_say_nothing_of_who_is_slow() -> None:
 NS = st.integers(0, 10**12)
 RANKS = st.lists(
     st.builds(
-        RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, st.booleans(), st.integers(1, 9)
+        RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, st.booleans(), st.integers(1, 9), NS
     ),
     min_size=1, max_size=5,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tests.golden.run_report_cases import hello, step, trained
 
 
 def figures(number: int, step_s: float = 1.0) -> StepFigures:
-    return StepFigures(number, step_s, 100, (0.25, None, 0.5, None, None, None, None), None, 2.0, None)
+    return StepFigures(number, step_s, 100, (0.25, None, 0.5, None, None, None, None, None), None, 2.0, None)
 
 
 def test_windows_stay_bounded_and_lose_no_step() -> None:
@@ -135,7 +135,7 @@ def test_a_step_without_its_time_is_in_no_window() -> None:
     series.see(Step(MonoNs(1), None, "llama", 0, 1, loss=2.0))
     assert series.windows.kept == []
     assert series.stability.steps == 1
-    assert len(PARTS) == 7
+    assert len(PARTS) == 8
 
 
 def test_tokens_of_a_hello_stand_for_steps_that_do_not_tell_them() -> None:

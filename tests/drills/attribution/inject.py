@@ -26,11 +26,11 @@ ENGINES = ("ddp", "deepspeed", "fsdp2", "pipeline")
 # What a loop can be given: two stages of a pipeline, and an optimizer that is offloaded, are an engine's own.
 OF_STAGES = ("none", "bubble", "slow")
 OF_ENGINE: dict[str, tuple[str, ...]] = {"bubble": ("pipeline",), "offload": ("deepspeed",)}
-STEPS, RUN_MAX_S = 40, 90.0
+STEPS, RUN_MAX_S = 40, 180.0
 PRICE = 3600  # Dollars an hour: a microsecond is a micro-dollar.
 AMOUNT = 0.15  # Seconds of a step, which takes about as long without it.
 # Those that come every fifth step take so much more.
-TIMES = {"eval": 2.0, "saves": 5.0}
+TIMES = {"eval": 2.0, "saves": 5.0, "offload": 4.0}
 # Bits a second of the loopback interface, in a network namespace of its own.
 WIRE = "400mbit"
 

@@ -11,12 +11,15 @@ from tests.drills.attribution.inject import AMOUNT, play
 STEPS = 24
 # A processor that others use as well moves shares by more than the 15 % of a run that has it for itself.
 NEAR_FRAC = 0.35
-PLAYED = [("none", "ddp"), ("data", "ddp"), ("slow", "ddp"), ("collective", "fsdp2"), ("saves", "deepspeed")]
+PLAYED = [
+    ("none", "ddp"), ("data", "ddp"), ("slow", "ddp"), ("collective", "fsdp2"), ("saves", "deepspeed"),
+    ("bubble", "pipeline"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "engine"), PLAYED)
 def test_an_injected_bottleneck_has_its_name_and_its_share(name: str, engine: str) -> None:
-    if importlib.util.find_spec("deepspeed" if engine == "deepspeed" else "torch") is None:
+    if importlib.util.find_spec("deepspeed" if engine in ("deepspeed", "pipeline") else "torch") is None:
         pytest.skip(f"needs {engine}")
     row = play(name, engine, amount=5 * AMOUNT if name == "saves" else 2 * AMOUNT, steps=STEPS)
     assert row.sums, row

@@ -1,4 +1,4 @@
-"""`costgov export`: a run's money, pace, loss, GPUs, halts and alarms in the forms of other tools."""
+"""`costgov export`: a run's money, pace, loss, GPUs, causes, halts and alarms in the forms of other tools."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def export(
     costgov export llama --to mlflow http://mlflow:5000
 
     Series by step: loss, gradient norm, learning rate, loss scale, the step's time and its parts, tokens and steps a
-    second, memory, what each GPU does, the spend, and the price of a million tokens. Events: halts, what rules said,
-    alarms, attempts and ends. Loss and times are those of this node's lowest rank. What is unknown is left out.
+    second, memory, what each GPU does, the spend, the price of a million tokens, and seconds and dollars by cause.
+    Events: halts, what rules said, alarms, attempts and ends. Loss and times are those of this node's lowest rank. What
+    is unknown is left out.
 
     It may be asked for at any time, also while the run trains, and again: the export before is replaced, and one of
     the same contents is left as it is. What is not an export of this run is never touched. Nothing is uploaded, except
@@ -163,7 +164,7 @@ def _export(run: str, form: str, target: str, every: int, config: Path | None) -
         raise Failed(
             f"there is no run {run}: neither in {paths.recordings_dir} nor in {paths.state_dir}", ExitCode.UNKNOWN
         )
-    recording, told.counted, progress = Recording(directory, run), Counted(), _Progress()
+    recording, told.counted, progress = Recording(directory, run, told.spend.at), Counted(), _Progress()
     items: Iterable[Item] = recording.items() if told.recorded else ()
     try:
         with form_of(form).open(target, Of(run, progress.writing)) as into:

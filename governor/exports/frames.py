@@ -1,4 +1,7 @@
-"""The points and GPU samples of a recording. Of a node's ranks the lowest speaks for the run: it has the same steps."""
+"""The points, GPU samples and causes of a recording.
+
+Of a node's ranks the lowest speaks for the run: it has the same steps. Causes are of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
+from governor.exports.causes import Paid, RecordedCauses
 from governor.exports.series import (
     OF_FRAMES,
     OTHER_S,
@@ -31,12 +36,13 @@ STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
 class Recording:
     """One pass over a run's recording in the order in which it was written."""
 
-    def __init__(self, directory: Path, run: str) -> None:
+    def __init__(self, directory: Path, run: str, paid: Paid) -> None:
         self.faulty = 0  # Lines that are no frames.
         self.problem: str | None = None  # One line, where a part could not be read.
         self._directory = directory
         self._run = run
         self._clock = RecordedClock()
+        self._causes = RecordedCauses(paid)
         self._attempt = ""
         self._ranks: dict[int, int] = {}  # Of the present attempt: each connection's rank.
         self._tokens_per_step: int | None = None
@@ -48,12 +54,18 @@ class Recording:
             for _, record in recording(self._directory, self._clock):
                 if isinstance(record, list):
                     self.faulty += 1
-                elif not self._is_other_runs(record):
+                elif self._is_head(record):
+                    self._causes.begin(record)
+                else:
                     yield from self._read(record)
+                    if is_frame(record) or is_note(record):
+                        yield from self._causes.hear(record, self._clock.wall_ahead_ns, self._step)
         except LogUnreadable as error:
             self.problem = str(error)
+        yield from self._causes.close(self._step)
 
-    def _is_other_runs(self, record: dict[str, Any]) -> bool:
+    def _is_head(self, record: dict[str, Any]) -> bool:
+        """Whether it is the recording's first line. Raises `LogUnreadable` if that is of another run."""
         meta = record.get("meta")
         if not isinstance(meta, dict):
             return False
@@ -134,7 +146,8 @@ class Recording:
                 for found in (sample.uuids, sample.memory_used_bytes, sample.memory_total_bytes)
             )
             known = uuid if isinstance(uuid, str) and uuid else None
-            yield Gpu(self._wall(at), self._step, index, known, busy, _whole(used), _whole(total))
+            figures = _numbers(sample.figures[index]) if sample.figures else {}
+            yield Gpu(self._wall(at), self._step, index, known, busy, _whole(used), _whole(total), figures)
 
     def _wall(self, at: int) -> int:
         return at + self._clock.wall_ahead_ns
@@ -142,3 +155,8 @@ class Recording:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
+
+
+def _numbers(figures: GpuFigures) -> dict[str, float]:
+    """What is known, as numbers; of the XIDs their count alone."""
+    return {name: float(value) for name, value in figures.told().items() if isinstance(value, int | float)}

@@ -1,4 +1,7 @@
-"""What is exported: points of a run's series by step, samples of its GPUs, and events. Names are `group/name`."""
+"""What is exported: points of a run's series by step, samples of its GPUs, causes, and events.
+
+Names are `group/name`.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S
+
 SPEND: Final = "cost/spend_usd"
 USD_PER_MTOK: Final = "cost/usd_per_mtok"  # Of the last window of tokens that had closed by then.
 TOKENS_PER_S: Final = "speed/tokens_per_s"
 STEPS_PER_S: Final = "speed/steps_per_s"
 STEP_S: Final = "time/step_s"
 OTHER_S: Final = "time/other_s"  # What is left of the step beside its parts.
-# A step's parts, which add up to it together with OTHER_S. `comm_s` lies within them.
-PARTS: Final = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
+# A step's parts, which add up to it together with OTHER_S. OF_WHICH lie within them.
+PARTS: Final = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "loop_s")
+OF_WHICH: Final = ("comm_s", "recompute_s")
+# Of what a driver tells of a GPU, what people look at. JSON lines have all of it.
+SHOWN_FIGURES: Final = ("power_w", "temperature_c", "sm_clock_mhz")
 # A frame's field -> its series. All others of a step are no series.
 OF_FRAMES: Final[Mapping[str, str]] = {
     **{name: f"train/{name}" for name in ("loss", "grad_norm", "lr", "loss_scale", "skipped_steps", "tokens_total")},
     "step_s": STEP_S,
-    **{name: f"time/{name}" for name in (*PARTS, "comm_s")},
+    **{name: f"time/{name}" for name in (*PARTS, *OF_WHICH)},
     **{name: f"memory/{name}" for name in ("mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes")},
 }
 
@@ -34,7 +42,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A sample of one GPU of the run. `step`: the last one before. None is what the driver did not tell."""
+    """A sample of one GPU of the run. `step`: the last one before. None is what the driver did not tell.
+
+    `figures`: the numbers of `GpuFigures` that are known, by its names; {} in most samples.
+    """
 
     wall: int
     step: int
@@ -43,10 +54,29 @@ class Gpu:
     busy_frac: float | None
     memory_used_bytes: int | None
     memory_total_bytes: int | None
+    figures: Mapping[str, float]
 
     def values(self) -> dict[str, float]:
         named = {"busy_frac": self.busy_frac, "memory_used_bytes": self.memory_used_bytes}
+        named |= {name: self.figures.get(name) for name in SHOWN_FIGURES}
         return {f"gpu/{self.index}/{name}": value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """What the run's time went to, cumulative since its recording begins. `step`: the last one before.
+
+    `ns`, `usd_micros`: by cause. No micro-dollars: the ledger charged this run nothing, or the price is unknown.
+    """
+
+    wall: int
+    step: int
+    ns: Mapping[str, int]
+    usd_micros: Mapping[str, int]
+
+    def values(self) -> dict[str, float]:
+        seconds = {f"cause/{cause}_s": amount / NS_PER_S for cause, amount in self.ns.items()}
+        return seconds | {f"cause/{cause}_usd": micros / MICROS_PER_USD for cause, micros in self.usd_micros.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +89,4 @@ class Happened:
     text: str
 
 
-Item = Point | Gpu | Happened
+Item = Point | Gpu | Causes | Happened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +27,17 @@ Fields = Mapping[str, Sequence[str]]
 
 @dataclass
 class LogTime:
-    """Feed the records of one log in order, then call `end`. `price`: of the node, in micro-dollars per hour."""
+    """Feed the records of one log in order, then call `end`. `price`: of the node, in micro-dollars per hour.
+
+    `paid`, in the place of a price: micro-dollars since the log began, as of a moment of its clock.
+    """
 
     price: UsdMicros | None = None
     fields: Fields = field(default_factory=lambda: DEFAULT_FIELDS)
     account: TimeAccount = field(default_factory=TimeAccount)
     records: int = 0
     steps: int = 0
+    paid: Callable[[MonoNs], int] | None = None
 
     def __post_init__(self) -> None:
         self.clock = LogClock()
@@ -102,10 +106,13 @@ class LogTime:
 
     def _tick(self, now: MonoNs) -> None:
         self._now = now
-        passed_ns = now - self.clock.began
-        spent = self.price * passed_ns // NS_PER_HOUR if self.price is not None else 0
         begun = BootNs(self.clock.began)
-        self.account.tick(now, BootNs(now), begun, spent, holds=True, is_unbroken=not self._is_gap)
+        self.account.tick(now, BootNs(now), begun, self._spent(now), holds=True, is_unbroken=not self._is_gap)
+
+    def _spent(self, now: MonoNs) -> int:
+        if self.paid is not None:
+            return self.paid(now)
+        return self.price * (now - self.clock.began) // NS_PER_HOUR if self.price is not None else 0
 
     def _see(self, event: Event) -> None:
         account = self.account

@@ -1,4 +1,4 @@
-"""JSON lines: training_metrics and performance_metrics by step, gpu_metrics by sample, and events."""
+"""JSON lines: training_metrics and performance_metrics by step, gpu_metrics by sample, causes, and events."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Any, Final
 from governor.core.base.units import utc_text
 from governor.exports.form import Of, Written
 from governor.exports.owned import OwnFiles, own_files
-from governor.exports.series import Gpu, Happened, Item, Point
+from governor.exports.series import Causes, Gpu, Happened, Item, Point
 from trainer_shim.wire import worded
 
 NAME: Final = "jsonl"
 TARGET: Final = "DIR"
-MEANING: Final = "Files training_metrics, performance_metrics, gpu_metrics and events, all .jsonl, one object a line."
-
-TRAINING, PERFORMANCE, GPUS, EVENTS = (
-    f"{name}.jsonl" for name in ("training_metrics", "performance_metrics", "gpu_metrics", "events")
+MEANING: Final = (
+    "Files training_metrics, performance_metrics, gpu_metrics, causes and events, all .jsonl, one object a line."
 )
+
+FILES: Final = tuple(
+    f"{name}.jsonl" for name in ("training_metrics", "performance_metrics", "gpu_metrics", "causes", "events")
+)
+TRAINING, PERFORMANCE, GPUS, CAUSES, EVENTS = FILES
 # A series -> its key. Those that are not here have their own name without its group.
 KEYS: Final[Mapping[str, str]] = {
     "speed/steps_per_s": "steps_per_second",
@@ -49,7 +52,9 @@ class Files:
             case Gpu():
                 known = {name: getattr(item, name) for name in ("busy_frac", "memory_used_bytes", "memory_total_bytes")}
                 sample = {name: value for name, value in known.items() if value is not None}
-                self._line(GPUS, head | {"gpu": item.index, "uuid": item.uuid, **sample})
+                self._line(GPUS, head | {"gpu": item.index, "uuid": item.uuid, **sample, **item.figures})
+            case Causes():
+                self._line(CAUSES, head | _keyed(item.values()))
             case Happened():
                 self._line(EVENTS, head | {"event": item.name, "text": item.text})
 
@@ -66,5 +71,5 @@ def _keyed(values: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def open(target: str, of: Of) -> Iterator[Files]:  # noqa: A001 - what every form calls it.
-    with own_files(Path(target), of.run, (TRAINING, PERFORMANCE, GPUS, EVENTS)) as own:
+    with own_files(Path(target), of.run, FILES) as own:
         yield Files(own)

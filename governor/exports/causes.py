@@ -1,0 +1,60 @@
+"""What a recorded run's time and money went to, as its recording is read: the engine's own account, played again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from governor.core.attribution.account import WINDOW_NS, Amount
+from governor.core.attribution.causes import Cause
+from governor.core.base.units import MonoNs, UsdMicros
+from governor.exports.series import Causes
+from governor.replay.goodput import LogTime
+
+PERIOD_NS: Final = WINDOW_NS  # Causes move no faster.
+Paid = Callable[[int], UsdMicros | None]
+
+
+class RecordedCauses:
+    """`paid`: what the run was charged until a wall time; None: unknown. Money before the recording is in no cause."""
+
+    def __init__(self, paid: Paid) -> None:
+        self._time = LogTime(paid=self._spent)
+        self._paid = paid
+        self._ahead_ns = 0
+        self._paid_before: UsdMicros | None = None
+        self._told_at: MonoNs | None = None
+
+    def begin(self, head: dict[str, Any]) -> None:
+        """Read the recording's first line."""
+        self._time.read(head)
+
+    def hear(self, record: dict[str, Any], ahead_ns: int, step: int) -> Iterator[Causes]:
+        """Count a frame or a note. `ahead_ns`: the wall clock minus the recording's."""
+        self._ahead_ns = ahead_ns
+        self._time.read(record)
+        now = self._time.clock.now
+        if self._told_at is None:
+            self._told_at = now
+        if now - self._told_at >= PERIOD_NS and self._time.account.by_cause:
+            self._told_at = now
+            yield self._told(now, step, self._time.account.by_cause)
+
+    def close(self, step: int) -> Iterator[Causes]:
+        """The recording has ended. What no rank had told by then is as its phase says, or as its last step was."""
+        if self._time.records:
+            self._time.end()
+            yield self._told(self._time.clock.now, step, self._time.whole.by_cause)
+
+    def _spent(self, now: MonoNs) -> int:
+        paid = self._paid(now + self._ahead_ns)
+        if paid is None:
+            return 0
+        if self._paid_before is None:
+            self._paid_before = paid
+        return paid - self._paid_before
+
+    def _told(self, now: MonoNs, step: int, amounts: Mapping[Cause, Amount]) -> Causes:
+        found = {cause.value: amounts[cause] for cause in Cause if cause in amounts}
+        usd = {name: amount.usd_micros for name, amount in found.items()} if self._paid_before is not None else {}
+        return Causes(now + self._ahead_ns, step, {name: amount.ns for name, amount in found.items()}, usd)

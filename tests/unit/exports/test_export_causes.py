@@ -1,0 +1,101 @@
+"""`costgov export`: seconds and dollars by cause, a step's further parts, and what a driver tells of GPUs."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.core.events.hardware import GpuFigures
+from governor.core.events.machine import GpuSample
+from governor.wire import recording
+from tests.unit.exports.exported import RUN, at, charge, hello, leave_journal, leave_recording, read_lines, step
+from tests.unit.exports.test_export import document, export
+
+SECONDS: dict[str, Any] = {"data_s": 0.25, "forward_s": 0.25, "backward_s": 0.5}
+
+
+def leave(state: Path, *, charges: list[dict[str, Any]], last: int = 40) -> None:
+    """A step a second from second 1 to `last`, a quarter of each of which is data; the ledger began before."""
+    told = [step(n, n, step_s=1.0, **SECONDS) for n in range(1, last + 1)]
+    leave_recording(state, [hello(0), *told])
+    leave_journal(state, [], charges)
+
+
+def causes(directory: Path, suffix: str) -> list[dict[str, float]]:
+    return [
+        {name.removesuffix(suffix): value for name, value in line.items() if name.endswith(suffix)}
+        for line in read_lines(directory / "causes.jsonl")
+    ]
+
+
+def test_causes_add_up_to_the_recordings_time_and_to_its_money(state: Path, tmp_path: Path) -> None:
+    leave(state, charges=[charge("c1", -100, 0, 5_000_000), charge("c2", 0, 20, 400), charge("c3", 20, 40, 1_200)])
+    document(RUN, "--jsonl", str(tmp_path))
+    lines = read_lines(tmp_path / "causes.jsonl")
+    seconds, usd = causes(tmp_path, "_s"), causes(tmp_path, "_usd")
+    assert [line["step"] for line in lines] == [10, 20, 30, 40, 40], "every ten seconds, and at the end"
+    assert math.isclose(sum(seconds[-1].values()), 40)
+    assert math.isclose(sum(usd[-1].values()), 0.0016), "what was charged before is in no cause"
+    assert math.isclose(seconds[-1]["data_starvation"], 10, abs_tol=0.3)
+    for before, after in pairwise(seconds):
+        assert all(after[cause] >= value for cause, value in before.items()), "cumulative"
+
+
+def test_without_a_price_causes_have_seconds_alone(state: Path, tmp_path: Path) -> None:
+    leave(state, charges=[])
+    document(RUN, "--jsonl", str(tmp_path))
+    assert causes(tmp_path, "_usd")[-1] == {}
+    assert math.isclose(sum(causes(tmp_path, "_s")[-1].values()), 40)
+
+
+def test_time_in_which_nobody_recorded_is_unknown(state: Path, tmp_path: Path) -> None:
+    leave_recording(state, [hello(0), step(1, 1), step(2, 2), recording.gap(at(2), 0), step(62, 3)])
+    document(RUN, "--jsonl", str(tmp_path))
+    assert causes(tmp_path, "_s")[-1]["unknown"] >= 60
+
+
+def test_no_recording_has_no_causes(state: Path, tmp_path: Path) -> None:
+    leave_journal(state)
+    assert export(RUN, "--jsonl", str(tmp_path))[0] == 0
+    assert read_lines(tmp_path / "causes.jsonl") == []
+
+
+@pytest.mark.parametrize("every", ["1", "7"])
+def test_causes_are_in_event_files_whatever_steps_are_left_out(state: Path, tmp_path: Path, every: str) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    leave(state, charges=[charge("c2", 0, 40, 1_600)])
+    document(RUN, str(tmp_path), "--to", "tensorboard", "--every", every)
+    read = EventAccumulator(str(tmp_path / RUN))
+    read.Reload()
+    told = {name: read.Scalars(f"cause/{name}")[-1].value for name in ("data_starvation_s", "data_starvation_usd")}
+    assert math.isclose(told["data_starvation_s"], 10, abs_tol=0.3)
+    assert math.isclose(told["data_starvation_usd"], 0.0004, abs_tol=0.00002)
+
+
+def test_every_part_of_a_step_is_a_series(state: Path, tmp_path: Path) -> None:
+    parts: dict[str, Any] = {"step_s": 2.0, "eval_s": 0.5, "loop_s": 0.25, "hold_s": 0.25, "checkpoint_s": 0.5}
+    leave_recording(state, [hello(0), step(10, 1, **parts, comm_s=0.125, recompute_s=0.0625)])
+    document(RUN, "--jsonl", str(tmp_path))
+    (line,) = read_lines(tmp_path / "performance_metrics.jsonl")
+    assert {name: value for name, value in line.items() if name.endswith("_s")} == {
+        **parts, "comm_s": 0.125, "recompute_s": 0.0625, "other_s": 0.5,
+    }  # fmt: skip
+
+
+def test_gpus_have_what_the_driver_tells(state: Path, tmp_path: Path) -> None:
+    told = GpuFigures(power_w=650.5, temperature_c=71.0, xid_total=1, xids=(79,), is_lost=True)
+    sample = GpuSample(at(2), RUN, (0.5, 0.25), ("GPU-a", "GPU-b"), figures=(told, GpuFigures()))
+    leave_recording(state, [hello(0), step(1, 1), recording.gpus(sample)])
+    document(RUN, "--jsonl", str(tmp_path))
+    first, second = read_lines(tmp_path / "gpu_metrics.jsonl")
+    assert first == {
+        "timestamp": "2027-01-15T08:00:02Z", "step": 1, "gpu": 0, "uuid": "GPU-a", "busy_frac": 0.5,
+        "power_w": 650.5, "temperature_c": 71.0, "xid_total": 1.0, "is_lost": 1.0,
+    }  # fmt: skip
+    assert second["busy_frac"] == 0.25
+    assert "power_w" not in second, "unknown is not zero"

@@ -134,11 +134,81 @@ _NODE: Final = (
     Panel("Alerts not taken", "Failed attempts, by receiver.", "none",
           (("costgov_alerts_failed_total", "{{receiver}}"),), columns=6, needs="a receiver"),
 )  # fmt: skip
+
+
+def _of_gpus(title: str, meaning: str, unit: str, *queries: tuple[str, str], **more: Any) -> Panel:
+    """One line a GPU and query. `queries`: PromQL and what of the GPU it is."""
+    told = tuple((query, f"{{{{node}}}} GPU {{{{gpu}}}} {what}".strip()) for query, what in queries)
+    return Panel(title, meaning, unit, told, needs="NVML", **more)
+
+
+def _of_nodes(title: str, meaning: str, unit: str, *queries: tuple[str, str], needs: str = "") -> Panel:
+    return Panel(title, meaning, unit, tuple((query, f"{{{{node}}}} {what}".strip()) for query, what in queries),
+                 needs=needs)  # fmt: skip
+
+
+def _gpu(name: str) -> str:
+    return f"costgov_gpu_{name}{_NODES}"
+
+
+def _host(name: str) -> str:
+    return f"costgov_node_{name}{_NODES}"
+
+
+def _pace(name: str) -> str:
+    return f"rate({_host(name)}[$__rate_interval])"
+
+
+_GPUS: Final = (
+    _of_gpus("GPU busy", "Part of the last second in which any kernel ran; not MFU. Absent with MIG.", "percentunit",
+             (_gpu("busy_ratio"), "")),
+    _of_gpus("GPU memory in use", "Of its size, the driver's own included.", "percentunit",
+             (f"{_gpu('memory_used_bytes')} / {_gpu('memory_size_bytes')}", "")),
+    _of_gpus("Processes on the GPU", "Those that compute, as the driver shows them.", "none", (_gpu("processes"), "")),
+    _of_gpus("GPU power", "Drawn, and the limit in force.", "watt", (_gpu("power_watts"), ""),
+             (_gpu("power_limit_watts"), "limit")),
+    _of_gpus("GPU temperature", "Of the die.", "celsius", (_gpu("temperature_celsius"), "")),
+    Panel("GPUs held down", "By heat, power supply or the hardware itself; a power cap is none.", "none",
+          ((f"sum by (node, reason) ({_gpu('throttled')})", "{{node}} {{reason}}"),), needs="NVML"),
+    _of_gpus("GPU clocks", "Of the highest clock. An idle GPU's fall.", "percentunit",
+             (f"{_gpu('sm_clock_hertz')} / {_gpu('sm_clock_max_hertz')}", "SM"),
+             (f"{_gpu('memory_clock_hertz')} / {_gpu('memory_clock_max_hertz')}", "memory")),
+    _of_gpus("PCIe", "Seen from the GPU.", "Bps", (_gpu("pcie_receive_bytes_per_second"), "received"),
+             (_gpu("pcie_transmit_bytes_per_second"), "sent")),
+    _of_gpus("NVLink", "Of all links; absent without any.", "Bps",
+             (_gpu("nvlink_receive_bytes_per_second"), "received"),
+             (_gpu("nvlink_transmit_bytes_per_second"), "sent")),
+    _of_gpus("ECC errors", "Since the driver was loaded.", "none",
+             (_gpu("ecc_corrected_errors_total"), "corrected"), (_gpu("ecc_uncorrected_errors_total"), "uncorrected")),
+    _of_gpus("XID errors", "Since the sampler began.", "none", (_gpu("xid_errors_total"), "")),
+    Panel("Last XID", "Its number; NVIDIA's catalogue says what to do.", "none",
+          ((_gpu("xid_last"), "{{node}} GPU {{gpu}}"),), columns=4, needs="an XID error"),
+    Panel("GPUs lost or parted", "Fallen off the bus, or parted by MIG.", "none",
+          ((f"sum by (node) ({_gpu('lost')})", "{{node}} lost"),
+           (f"sum by (node) ({_gpu('mig_enabled')})", "{{node}} MIG")), columns=4, needs="NVML"),
+)  # fmt: skip
+_HOST: Final = (
+    _of_nodes("Cores", "The part that worked, and that was idle while a task waited for storage.", "percentunit",
+              (f"{_pace('cpu_busy_seconds_total')} / {_host('cpu_cores')}", "busy"),
+              (f"{_pace('cpu_iowait_seconds_total')} / {_host('cpu_cores')}", "iowait")),
+    _of_nodes("Memory in use", "The part that cannot be had without swapping.", "percentunit",
+              (f"1 - {_host('memory_available_bytes')} / {_host('memory_size_bytes')}", "")),
+    _of_nodes("Swap in use", "A trainer that swaps crawls.", "bytes", (_host("swap_used_bytes"), "")),
+    _of_nodes("Disks", "All of them.", "Bps", (_pace("disk_read_bytes_total"), "read"),
+              (_pace("disk_written_bytes_total"), "written")),
+    _of_nodes("Network", "All cards without the loopback.", "Bps", (_pace("network_receive_bytes_total"), "received"),
+              (_pace("network_transmit_bytes_total"), "sent")),
+    _of_nodes("Pressure", "The part of the time in which some task waited (PSI).", "percentunit",
+              (_pace("cpu_pressure_seconds_total"), "for a core"), (_pace("io_pressure_seconds_total"), "for storage"),
+              (_pace("memory_pressure_seconds_total"), "for memory"), needs="a kernel with PSI"),
+)  # fmt: skip
 ROWS: Final = {
     "Money": _MONEY,
     "Progress": _PROGRESS,
     "Where time and money go": _CAUSES,
     "Halts": _HALTS,
+    "GPUs": _GPUS,
+    "The node's processors, memory, disks and network": _HOST,
     "Node and governor": _NODE,
 }
 PANELS: Final = tuple(panel for panels in ROWS.values() for panel in panels)

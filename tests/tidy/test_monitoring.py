@@ -13,8 +13,10 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from docs.generators.dashboard import COLUMNS, PANELS
+from governor.adapters.exporters.prometheus_machine import MACHINE_METRICS
 from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
 from governor.core.attribution.causes import Cause
+from governor.core.events.hardware import FATAL_XIDS
 from tests.tidy.sources import ROOT
 
 RULES = "deploy/prometheus/costgov.rules.yml"
@@ -35,6 +37,16 @@ def test_every_cause_that_is_named_exists(file: str) -> None:
     matched = re.findall(r'cause!?[=~]+\\?"([^"\\]+)', (ROOT / file).read_text())
     assert matched
     assert {cause for one in matched for cause in one.split("|")} <= {cause.value for cause in Cause}
+
+
+def test_the_xids_of_the_alert_are_the_triggers() -> None:
+    told = re.findall(r"costgov_gpu_xid_last == (\d+)", (ROOT / RULES).read_text())
+    assert [int(number) for number in told] == sorted(FATAL_XIDS)
+
+
+def test_every_metric_of_the_machine_has_a_panel() -> None:
+    text = (ROOT / DASHBOARD).read_text()
+    assert [metric.name for metric in MACHINE_METRICS if not re.search(rf"\b{metric.name}\b", text)] == []
 
 
 def test_every_alert_has_its_page() -> None:

@@ -17,9 +17,18 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget, Expected, Policy, PolicySet
 from governor.core.base.units import MTOK, NS_PER_MS, BootNs, MonoNs, WallNs, usd
 from governor.core.engine.node import new_node
+from governor.core.events.hardware import GpuFigures
 from governor.core.events.inputs import OperatorHalt, PhaseChange
+from governor.core.events.machine import NodeUse
 from governor.core.money.budgets import ScopedBudget, parse_scope
-from governor.core.views.metrics import AlertCounts, GovernorHealth, LagReading, take_snapshot
+from governor.core.views.metrics import (
+    AlertCounts,
+    GovernorHealth,
+    GpuMetrics,
+    LagReading,
+    MachineMetrics,
+    take_snapshot,
+)
 from tests.drills.prometheus_server import NEEDS_PROMETHEUS, Prometheus, prometheus
 from tests.tidy.sources import ROOT
 from tests.unit.core.engine.test_metering import World
@@ -40,6 +49,24 @@ POLICY = Policy(
     rules=(rule(),),
 )
 HALT_PANELS = {"Stage of the halt"}
+
+
+GPUS = 8
+LOST = 5
+
+
+def machine_at(second: int) -> MachineMetrics:
+    """Eight GPUs with all figures, one of which is lost, and a node with all of its."""
+    figures = GpuFigures(
+        600.0, 700.0, 65.0, 1_500.0, 1_980.0, 2_600.0, 2_619.0, 0x40, 1e9, 2e9, 3e9, 4e9, second, 1, 2, (13, 79), False
+    )
+    gpus = tuple(
+        GpuMetrics(index, f"GPU-{index}", 0.9, 60, 80, 1, GpuFigures(is_lost=True) if index == LOST else figures)
+        for index in range(GPUS)
+    )
+    node = NodeUse(16, second * 8.0, second * 0.5, 64, 128, 1, second * 9, second * 8, second * 7, second * 6,
+                   second * 0.1, second * 0.2, second * 0.3)  # fmt: skip
+    return MachineMetrics(gpus, node)
 
 
 class Demo:
@@ -72,7 +99,8 @@ class Demo:
     def scraped(self, query: str, expected: str) -> None:
         """The present moment is published, and in the server's hands."""
         second = round(self.world.mono / 1e9)
-        health = GovernorHealth(unattached_gpu_processes=0, alerts=(AlertCounts("pager", second),))
+        alerts, machine = (AlertCounts("pager", second),), machine_at(second)
+        health = GovernorHealth(unattached_gpu_processes=0, alerts=alerts, machine=machine)
         lag = LagReading((second * 4, *(0,) * 10), 0.001)
         self._exporter.publish(take_snapshot(self.world.node, MonoNs(self.world.mono), health, lag, "slurm:1"))
         self._server.await_value(query, expected)
@@ -112,11 +140,15 @@ def test_every_panel_is_answered_and_every_rule_judged(server: tuple[Prometheus,
     demo.scraped('costgov_halt_stage{stage="asked"}', "1")
     assert unanswered(running, [panel for panel in PANELS if panel.title in HALT_PANELS]) == []
 
+    assert len(running.series("costgov_gpu_busy_ratio")) == GPUS
+    running.await_value('ALERTS{alertname="CostgovGpuLost",alertstate="firing"}', "1")
     running.await_value('ALERTS{alertname="CostgovTokensDear",alertstate="pending"}', "1")
     rules = [one for group in running.ask("rules")["groups"] for one in group["rules"]]
     assert len(rules) == RULES.read_text().count("expr:")
     assert [one for one in rules if one["health"] != "ok"] == []
     told = running.ask("alerts")["alerts"]
-    assert {"CostgovTokensDear", "CostgovSpendRateOverPlan"} <= {one["labels"]["alertname"] for one in told}
+    assert {"CostgovTokensDear", "CostgovSpendRateOverPlan", "CostgovGpuHeldDown"} <= {
+        one["labels"]["alertname"] for one in told
+    }
     for one in told:
         assert not re.search("error expanding|<no value>", str(one["annotations"])), one

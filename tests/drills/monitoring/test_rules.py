@@ -57,6 +57,17 @@ def of_lag(late: int) -> dict[str, str]:
     return {f'{name}{{instance="gpu-17:9477",le="{bound}"}}': f"0+{count}x600" for bound, count in upto.items()}
 
 
+def of_gpu(metric: str, values: str, **labels: str) -> dict[str, str]:
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return {f'costgov_gpu_{metric}{{node="gpu-17",gpu="3",uuid="GPU-d"{more}}}': values}
+
+
+def of_node(metric: str, values: str) -> dict[str, str]:
+    return {f'costgov_node_{metric}{{node="gpu-17",cloud_instance="i-1"}}': values}
+
+
+CHARGED = of_run("costgov_run_spend_rate_usd_per_hour", "20x600") | ALIVE
+
 CASES = [
     Case("CostgovSpendRateOverPlan", of_run("costgov_run_spend_rate_usd_per_hour", "21x60 22x600") | EXPECTED,
          fires=(77,), quiet=(60, 70)),
@@ -97,6 +108,27 @@ CASES = [
     Case("CostgovNodeIdle", {'costgov_node_idle_seconds{node="gpu-17"}': "0+60x60"}, (31,), (30,)),
     Case("CostgovUnattachedGpuProcesses",
          {'costgov_unattached_gpu_processes{node="gpu-17"}': "0x3 1x60"}, (20,), (3, 17)),
+    Case("CostgovGpuLost", of_gpu("lost", "0x3 1x9"), (5,), (2,)),
+    Case("CostgovGpuFatalXid", of_gpu("xid_errors_total", "0x9 1x60") | of_gpu("xid_last", "_x9 79x60"),
+         (12,), (9, 40)),
+    Case("CostgovGpuFatalXid", of_gpu("xid_errors_total", "0x9 1x60") | of_gpu("xid_last", "_x9 13x60"), quiet=(12,)),
+    Case("CostgovGpuUncorrectedEcc", of_gpu("ecc_uncorrected_errors_total", "7x9 8x200"), (12, 60), (9, 90)),
+    Case("CostgovGpuHeldDown", of_gpu("throttled", "0x30 1x60", reason="hw_thermal"), (50,), (30, 37)),
+    Case("CostgovGpuHeldDown", of_gpu("throttled", " ".join(["0x2 1"] * 8), reason="sw_thermal"),
+         quiet=(15, 20, 30)),
+    Case("CostgovGpuIdleWhileCharged", of_gpu("busy_ratio", "0.9x30 0x90") | CHARGED, (67,), (30, 60)),
+    Case("CostgovGpuIdleWhileCharged", of_gpu("busy_ratio", "0x19 0.5 0x19 0.5 0x19 0.5 0x19 0.5") | CHARGED,
+         quiet=(60, 75)),
+    Case("CostgovGpuIdleWhileCharged", of_gpu("busy_ratio", "0x90"), quiet=(80,)),
+    Case("CostgovGpuMemoryFull", of_gpu("memory_used_bytes", "98x30 99x60") | of_gpu("memory_size_bytes", "100x90"),
+         (47,), (30, 44)),
+    Case("CostgovNodeMemoryFull",
+         of_node("memory_available_bytes", "5x30 4x60") | of_node("memory_size_bytes", "100x90"), (37,), (30, 34)),
+    Case("CostgovNodeSwaps", of_node("swap_used_bytes", "2000000000x30 2000000000+50000000x60"), (40,), (30,)),
+    Case("CostgovNodeSwaps", of_node("swap_used_bytes", "0+50000000x15 800000000x60"), quiet=(10, 16, 40)),
+    Case("CostgovNodeMemoryPressure", of_node("memory_pressure_seconds_total", "0+3x30 90+12x60"), (55,), (30,)),
+    Case("CostgovNodeStoragePressure", of_node("io_pressure_seconds_total", "0+20x30 600+40x60"), (60,), (30, 45)),
+    Case("CostgovNodeCpuPressure", of_node("cpu_pressure_seconds_total", "0+45x30 1350+55x60"), (60,), (30, 45)),
     Case("CostgovDown", {'up{job="costgov",instance="gpu-17:9477"}': "1x3 0x9"}, (7,), (3, 5)),
     Case("CostgovDown", {'up{job="other",instance="gpu-17:1"}': "0x9"}, quiet=(7,)),
     Case("CostgovLoopLate", of_lag(3), (30,), ()),

@@ -123,6 +123,13 @@ install_help() {
   done < deploy/help_files
 }
 
+# For whoever has a Prometheus and a Grafana. Nothing here loads them: they are often on another machine.
+install_monitoring() {
+  local share=$dest$prefix/share
+  install -D -m 0644 deploy/prometheus/costgov.rules.yml "$share/prometheus/costgov.rules.yml"
+  install -D -m 0644 deploy/grafana/costgov.json "$share/grafana/costgov.json"
+}
+
 install_unit() {
   sed "s|/opt/costgov|$prefix|g" deploy/systemd/costgov.service > "$units/costgov.service"
   chmod 0644 "$units/costgov.service"
@@ -139,10 +146,12 @@ find_python
 install_venv
 install_config
 install_help
+install_monitoring
 install_unit
 if [ -z "$dest" ] && [ -d /run/systemd/system ]; then
   systemctl daemon-reload
   systemctl try-restart costgov.service
 fi
 echo "make install: done. Policies to choose from: $prefix/share/policies (copy to /etc/costgov/policies.d)." \
+  "Rules for Prometheus and a dashboard for Grafana: $prefix/share." \
   "Edit /etc/costgov/costgov.toml, run 'costgov doctor', then: systemctl enable --now costgov"

@@ -16,6 +16,8 @@ rm -f "$dest/etc/systemd/system/costgov.service" "$dest/usr/lib/sysusers.d/costg
 rm -rf "$dest$prefix/releases" "$dest$prefix/venv" "$dest$prefix/share/policies"
 rm -f "$dest$prefix/share/costgov.toml.example"
 # What else is below these folders is not ours.
+rm -f "$dest$prefix/share/prometheus/costgov.rules.yml" "$dest$prefix/share/grafana/costgov.json"
+rmdir --ignore-fail-on-non-empty "$dest$prefix/share/prometheus" "$dest$prefix/share/grafana" 2>/dev/null || true
 while read -r file; do
   rm -f "$dest/usr/local/share/$file" "$dest$prefix/share/$file"
   [ ! -d "$dest$prefix/share/${file%%/*}" ] || find "$dest$prefix/share/${file%%/*}" -depth -type d -empty -delete

@@ -7,6 +7,8 @@ from pathlib import Path
 from tests.drills.systemd.node import OFFLINE, Node
 
 REPOSITORY = Path(__file__).parents[3]
+SHARE = "/opt/costgov/share"
+MONITORING = ("prometheus/costgov.rules.yml", "grafana/costgov.json")
 HELP = (REPOSITORY / "deploy" / "help_files").read_text().split()
 
 
@@ -52,6 +54,14 @@ def test_the_manual_and_the_completions_are_where_they_are_looked_for(started: N
         assert "costgov" in started.box.run("cat", f"/usr/local/share/{file}").stdout
     page = started.box.run("cat", "/usr/local/share/man/man1/costgov.1").stdout
     assert page == (REPOSITORY / "deploy" / "man" / "costgov.1").read_text()
+
+
+def test_rules_and_dashboard_are_at_hand_as_in_the_tree(started: Node) -> None:
+    """Also after a second install, and when somebody has changed them: what is put in force is a copy elsewhere."""
+    started.box.run("sh", "-c", f"echo mine >> {SHARE}/grafana/costgov.json")
+    install(started, "install")
+    for path in MONITORING:
+        assert started.box.run("cat", f"{SHARE}/{path}").stdout == (REPOSITORY / "deploy" / path).read_text()
 
 
 def test_uninstalling_keeps_state_and_purging_does_not(node: Node) -> None:

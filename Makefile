@@ -93,7 +93,7 @@ test-sim:
 test: check drills ## Everything: check, then drills.
 
 drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus; real runs, replayed.
-	@$(PYTEST) -n $(DRILL_JOBS) --dist loadfile --no-loadscope-reorder --durations=15 tests/drills tests/real_runs $(OTHER_SIMS)
+	@$(PYTEST) -n $(DRILL_JOBS) --dist loadfile --no-loadscope-reorder --durations=40 tests/drills tests/real_runs $(OTHER_SIMS)
 
 drill-packages:
 	@.ci/system-packages drills

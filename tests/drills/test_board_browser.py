@@ -23,7 +23,7 @@ PACE_S = 0.1
 ROUNDS = round(BOUND_S / PACE_S)
 CHROMIUM = os.environ.get("COSTGOV_CHROMIUM") or shutil.which("chromium")
 
-# 300 MB with what it needs: more than the checks of every change should fetch.
+# 300 MB with what it needs: `.ci/run` installs it, `make drills` does not.
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Debian's package chromium is not installed")
 
 

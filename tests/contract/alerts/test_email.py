@@ -79,6 +79,19 @@ def test_nothing_in_a_name_becomes_a_header(served: Served) -> None:
     assert "é" in message["Subject"]
 
 
+@pytest.mark.parametrize("part", ["x", "é", "\U0001f525", "\n", "\ud800", "x ", ".\n", "\r\n.\r\n", ""])
+def test_whatever_an_alert_holds_its_lines_are_within_smtps_limit(served: Served, part: str) -> None:
+    """998 octets and a line break (RFC 5322, 2.1.1). A server may refuse longer ones, and this one does."""
+    rig, _ = served()
+    long = part * 10_000
+    alert = an_alert(name=long, node=long, run=long, stage=long, text=long, see=long, labels={"team": long})
+    assert rig.receiver().post(alert).took is Took.TAKEN
+    (asked,) = rig.server.asked
+    assert max(map(len, asked.body.split(b"\r\n"))) <= 998
+    told = long.encode("utf-8", "replace").decode().replace("\r\n", "\n")
+    assert received(rig).get_content().replace("\r\n", "\n").startswith(told), "all of it arrives"
+
+
 def test_with_tls_the_password_goes_encrypted_and_without_it_it_goes_nowhere(served: Served, tls_ca: Path) -> None:
     rig, handler = served(tls_context(tls_ca), smtp={"require_starttls": True})
     assert rig.receiver(ca_file=str(tls_ca)).post(an_alert()).took is Took.TAKEN

@@ -59,6 +59,25 @@ def test_what_grows_by_its_escapes_is_cut_between_them(slack: Rig) -> None:
     assert text.replace("&amp;", "") == "…"
 
 
+# As Slack's reference of Block Kit has them, and not as our module does.
+BLOCKS_MAX, BLOCK_ID_CHARS_MAX, HEADER_CHARS_MAX, TEXT_CHARS_MAX, CONTEXT_ELEMENTS_MAX = 50, 255, 150, 3_000, 10
+
+
+@pytest.mark.parametrize("part", ["x", "&", "<", "é", "\U0001f525", "\n", "\ud800", "&amp;", ""])
+def test_whatever_an_alert_holds_its_message_is_within_slacks_limits(slack: Rig, part: str) -> None:
+    long = part * 10_000
+    labels = {f"{part}{number}": long[:512] for number in range(32)}
+    slack.receiver().post(an_alert(name=long, node=long, run=long, stage=long, text=long, see=long, labels=labels))
+    blocks = sent(slack)["blocks"]
+    header, section, context = blocks
+    assert len(blocks) <= BLOCKS_MAX
+    assert 0 < len(header["text"]["text"]) <= HEADER_CHARS_MAX
+    assert 0 < len(section["block_id"]) <= BLOCK_ID_CHARS_MAX
+    assert 0 < len(section["text"]["text"]) <= TEXT_CHARS_MAX
+    assert 0 < len(context["elements"]) <= CONTEXT_ELEMENTS_MAX
+    assert all(0 < len(one["text"]) <= TEXT_CHARS_MAX for one in context["elements"])
+
+
 @pytest.mark.parametrize(
     "line", ["https://hooks.slack.com.evil.org/services/T/B/X", "http://a.b/services/x", "services"]
 )

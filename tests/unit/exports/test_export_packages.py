@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ def test_an_offline_run_is_read_back_by_wandb_itself(left: Path, tmp_path: Path)
     assert [row["train/loss"] for row in rows if "train/loss" in row] == [2, 2, "NaN"]
     assert [row["events/halt"] for row in rows if "events/halt" in row] == ["llama.n.1: ARMED to ASKED (DECIDED)"]
     assert [row["gpu/0/busy_frac"] for row in rows if "gpu/0/busy_frac" in row] == [0.5]
+    spent = [sum(row[name] for name in row if re.fullmatch("cause/.*_usd", name)) for row in rows]
+    assert max(spent) == pytest.approx(2.5), "all that was charged between the recording's first and last moment"
 
 
 def test_wandb_would_sync_what_was_written(left: Path, tmp_path: Path) -> None:
@@ -75,6 +78,7 @@ def test_mlflows_client_reads_the_run_back(left: Path, store: Path) -> None:
     ]  # fmt: skip
     assert [value for _, _, value in history("train/loss")][:2] == [2.0, 2.0]
     assert math.isnan(history("train/loss")[2][2])
+    assert [step for step, _, _ in history("cause/start_up_s")][-1] == 3
     assert history("events/rule_slow") == [(2, 1_800_000_025_000, 1.0)]
     events = client.download_artifacts(run.info.run_id, "events.jsonl", str(store.parent))
     assert [json.loads(line)["event"] for line in Path(events).read_text().splitlines()][-1] == "ended"

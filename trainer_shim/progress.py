@@ -83,7 +83,7 @@ class Progress:
     @property
     def is_stepless(self) -> bool:
         """Whether more forward passes went by since the last step than several of the longest steps take."""
-        return self.forwards > max(PASSES_MIN, STEPS_OF_PASSES * self.forwards_longest)
+        return self.forwards > PASSES_MIN and self.forwards > STEPS_OF_PASSES * self.forwards_longest
 
     def saw_output(self, is_finite: bool) -> None:
         """Note whether an output, or a loss, of a forward pass without a step is finite."""

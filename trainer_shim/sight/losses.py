@@ -1,7 +1,7 @@
 """Which scalar is the loss, where the loop does not say: the one that the model returns, else the one that backward()
 starts from.
 
-Only detached scalars are kept, and the numbers of the operations that made them: never a graph.
+Only numbers and detached scalars are kept, and the numbers of the operations that made them: never a graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FACTORS = frozenset(("DivBackward0", "MulBackward0", "ToCopyBackward0", "CloneB
 
 # The sequence number of an operation, and which of its results: a compiled model is one operation with several.
 _Place = Tuple[int, int]
-_Known = Tuple[Any, _Place]  # A detached scalar and where it was made.
+_Known = Tuple[Any, _Place]  # A number or detached scalar, and where it was made.
 
 
 class LossSource:
@@ -125,7 +125,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def loss_in(output: Any) -> Any:
-    """Return the detached scalar loss in a forward pass's output; never keeps anything larger alive."""
+    """Return the scalar loss in a forward pass's output, as own() does; never keeps anything larger alive."""
     loss = output if hasattr(output, "detach") else getattr(output, "loss", None)
     if loss is None and isinstance(output, dict):
         loss = output.get("loss")
@@ -135,10 +135,13 @@ def loss_in(output: Any) -> Any:
 
 
 def own(value: Any) -> Any:
-    """Return the detached scalar as this rank has it. None for one that only a collective could complete."""
+    """Return the scalar as this rank has it: its number where it is on the host, else detached.
+
+    None for one that only a collective could complete.
+    """
     placements = getattr(value, "placements", None)
     if placements is None:
-        return value.detach()
+        return value.item() if getattr(value, "is_cpu", False) else value.detach()
     return value.detach().to_local() if all(one.is_replicate() for one in placements) else None
 
 

@@ -35,18 +35,18 @@ class Outputs:
         if self._trusts is None and output is not None:
             self._trusts = False  # Also where it cannot be looked at.
             self._trusts = is_finite(output) is True
-        elif self._is_due():
+        elif self._progress.is_stepless and self._is_due():
             loss = loss_in(output)
             if loss is not None or self._trusts:
                 self._note(is_finite(output if loss is None else loss))
 
     def told(self, loss: Any) -> None:
         """The loop told its loss."""
-        if self._is_due():
+        if self._progress.is_stepless and self._is_due():
             self._note(is_finite(loss))
 
     def _is_due(self) -> bool:
-        return self._progress.is_stepless and time.monotonic_ns() >= self._due_ns
+        return time.monotonic_ns() >= self._due_ns
 
     def _note(self, finite: Optional[bool]) -> None:
         if finite is not None:

@@ -265,7 +265,9 @@ def faults(frame: Any, table: Dict[str, Dict[str, Field]]) -> List[str]:
     fields = table.get(kind) if isinstance(kind, str) else None
     if fields is None:
         return ["unknown kind %.40r" % (kind,)]
-    found = []
+    found: List[str] = []
+    if _is_right(frame, fields):
+        return found
     for name, field in fields.items():
         value = frame.get(name)
         if value is None:
@@ -274,6 +276,26 @@ def faults(frame: Any, table: Dict[str, Dict[str, Field]]) -> List[str]:
         elif not _is(value, field.kind):
             found.append("%s.%s is not %s" % (kind, name, field.kind))
     return found
+
+
+def _is_right(frame: Dict[str, Any], fields: Dict[str, Field]) -> bool:
+    """Whether nothing is wrong with it. Of its fields only those that are there are looked at: 18 of a step's 40."""
+    required = _REQUIRED.get(id(fields))
+    if required is None or not required.issubset(frame):
+        return False
+    for name, value in frame.items():
+        field = fields.get(name)
+        if field is None:
+            continue
+        kind = field.kind
+        if type(value) is float and kind == "num":
+            continue
+        if value is None:
+            if field.required:
+                return False
+        elif not _CHECKS[kind](value):
+            return False
+    return True
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -331,6 +353,13 @@ _CHECKS = {
     "map": _is_map,
     "texts": _is_texts,
     "record": _is_record,
+}
+
+# By the identity of a kind's fields: what of them has to be there.
+_REQUIRED = {
+    id(fields): frozenset(name for name, field in fields.items() if field.required)
+    for table in (FRAMES, GOVERNOR_FRAMES)
+    for fields in table.values()
 }
 
 

@@ -237,11 +237,12 @@ class _Reader:
     """Feeds the series with what the recording holds."""
 
     def __init__(self, run: str, clock: Any) -> None:
-        from governor.wire.recorded import RecordedRanks
+        from governor.wire.recorded import RecordedRanks, is_frame, is_note
 
         self.clock, self.series, self.records, self.faulty, self.fault = clock, RunSeries(), 0, 0, ""
         self.progress = Progress(run)
         self._ranks = RecordedRanks(run)
+        self._is_frame, self._is_note = is_frame, is_note
 
     def read(self, place: int | str, record: dict[str, Any] | list[str]) -> None:
         if isinstance(record, list):
@@ -266,7 +267,7 @@ class _Reader:
         if type(record.get("v")) is not int or not isinstance(kind, str):
             self._note_fault(place, "no frame of ours")
             return
-        events = self._ranks.read(record, now) if _is_known(record) else ()
+        events = self._ranks.read(record, now) if self._is_frame(record) or self._is_note(record) else ()
         if isinstance(events, list):
             self._note_fault(place, "; ".join(events))
             return
@@ -276,12 +277,6 @@ class _Reader:
     def _note_fault(self, place: int | str, what: str) -> None:
         self.faulty += 1
         self.fault = self.fault or f"{place}: {plain(what)[:200]}"
-
-
-def _is_known(record: dict[str, Any]) -> bool:
-    from governor.wire.recorded import is_frame, is_note
-
-    return is_frame(record) or is_note(record)
 
 
 class Progress:

@@ -287,8 +287,10 @@ def _is_right(frame: Dict[str, Any], fields: Dict[str, Field]) -> bool:
         field = fields.get(name)
         if field is None:
             continue
-        kind = field.kind
-        if type(value) is float and kind == "num":
+        kind, cls = field.kind, type(value)
+        if cls is float and kind == "num":
+            continue
+        if cls is int and (kind == "int" or kind == "num") and -(2**63) <= value < 2**63:
             continue
         if value is None:
             if field.required:

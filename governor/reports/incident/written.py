@@ -1,7 +1,4 @@
-"""The incident report, in Markdown for people and JSON for machines. Pure: a snapshot in, text out.
-
-It states what was observed, and as plainly what was not. What differs in a node's own stop is in node_stop.py.
-"""
+"""The incident report, in Markdown for people and JSON for machines. Pure: a snapshot in, text out."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ from typing import Any, Final
 from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration, is_spend_known
-from governor.core.halt.incident import NO_BOUNDARY
-from governor.core.halt.state import GivenUp
-from governor.reports.node_stop import is_of_node, last_runs, node_not_observed, node_summary
+from governor.reports.incident.told import not_observed, summary
+from governor.reports.node_stop import is_of_node, last_runs
 from governor.reports.resume_text import (
     BEGINS_ANEW,
     command_to_copy,
@@ -28,38 +24,15 @@ from governor.reports.resume_text import (
     resume_from,
     resume_with,
     sought_elsewhere,
-    steps_behind,
-    torn_text,
-    unseen_last_good,
 )
-from governor.reports.terminal import boundary_missed, last_at_text, live_line, loss_text, timeline_lines
+from governor.reports.terminal import last_at_text, loss_text
 from governor.text.failure_modes import modes_of
-from governor.text.incident_money import is_unpriced, spent_text, stays_billed_text, stop_target
-from governor.text.moments import (
-    Snapshot,
-    last_good_text,
-    moments,
-    none_is_left,
-    processes_text,
-    since_text,
-    unnoted_text,
-    unsure_text,
-    when,
-)
+from governor.text.incident_money import spent_text, stays_billed_text, stop_target
+from governor.text.moments import Snapshot, last_good_text, moments, none_is_left, processes_text
 from governor.text.table import plain
 from trainer_shim.wire import worded
 
-__all__ = ["incident_document", "incident_json", "incident_markdown", "live_line", "timeline_lines"]
-
 SCHEMA: Final = "costgov.incident/1"
-_GIVEN_UP: Final = {
-    GivenUp.ABANDONED: "somebody came to the node",
-    GivenUp.GAVE_WAY: "its place was given to a run of the launched command",
-    GivenUp.SUPERSEDED: "the machine went down",
-    GivenUp.LEFT_UNSEEN: "its governor ended in another PID namespace, whose processes cannot be seen from here",
-    GivenUp.LEFT_UNNOTED: "its governor was killed, which had not noted all of its processes",
-}
-assert _GIVEN_UP.keys() == set(GivenUp), "each end of a halt has its words"
 STACK_FRAMES_SHOWN: Final = 8  # The innermost frames. The JSON has all.
 
 
@@ -101,7 +74,10 @@ def incident_markdown(snapshot: Snapshot) -> str:
     sections = [
         f"# Incident {_inline(snapshot['incident_id'])}",
         summary(snapshot),
-        "\n".join(_facts(snapshot)),
+        "\n".join(
+            ["| | |", "|---|---|"]
+            + [f"| {name} | {text.replace('|', '/')} |" for name, text in fact_rows(snapshot).items()]
+        ),
         "## Timeline\n\n" + "\n".join(_timeline(snapshot)),
         "## What was not observed\n\n"
         + ("\n".join(f"- {line}" for line in not_observed(snapshot)) or "Everything that was asked for was observed."),
@@ -111,127 +87,14 @@ def incident_markdown(snapshot: Snapshot) -> str:
     sections.extend(f"## Failure mode: {mode.name}\n\n{mode.advice}" for mode in modes_of(snapshot))
     command = command_to_copy(snapshot)
     if command:
-        sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{_resume_advice(snapshot)}")
+        sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{resume_advice(snapshot)}")
     elif snapshot.get("resume"):
-        sections.insert(3, f"## Resume\n\n{_resumes_from(snapshot)}")
+        sections.insert(3, f"## Resume\n\n{resumes_from(snapshot)}")
     return "\n\n".join(sections) + "\n"
 
 
-def summary(snapshot: Snapshot) -> str:
-    """What happened, in one sentence."""
-    if is_of_node(snapshot):
-        return node_summary(snapshot)
-    who = (
-        f"uid {snapshot['operator_uid']} asked for it"
-        if snapshot.get("operator_uid") is not None
-        else f'rule "{plain(snapshot["rule"])}" of policy "{plain(snapshot["policy"])}" fired'
-    )
-    step = f" after step {snapshot['step']}" if snapshot.get("step") is not None else " before its first step"
-    why = plain(snapshot.get("text") or snapshot.get("reason") or "")
-    what = f'Run "{plain(snapshot["run"])}" on node {plain(snapshot["node"])} {_halted(snapshot)}{step}'
-    parts = [
-        f"{what} because {who}: {why}",
-        _saved_clause(snapshot),
-        _ended_clause(snapshot),
-    ]
-    return "; ".join(part for part in parts if part) + "."
-
-
-def _halted(snapshot: Snapshot) -> str:
-    if snapshot.get("closed_wall_ns") is None:
-        return "is being halted"
-    given_up = GivenUp.of(snapshot["halt_stage"])
-    return "was halted" if given_up is None else f"was being halted when {_GIVEN_UP[given_up]},"
-
-
-def _saved_clause(snapshot: Snapshot) -> str:
-    checkpoint = snapshot.get("checkpoint")
-    if not checkpoint:
-        return "no checkpoint was saved by the halt"
-    verified = {"governor": "verified by the governor", "trainer": "verified by the trainer only"}.get(
-        str(checkpoint.get("verified_by")), "NOT verified"
-    )
-    step = f"{checkpoint.get('step', '?')}{steps_behind(snapshot)}"
-    return f"a {checkpoint.get('kind', '?')} checkpoint of step {step} was saved, {verified}"
-
-
-def _ended_clause(snapshot: Snapshot) -> str:
-    exited, verified = when(snapshot, "exited"), when(snapshot, "verified")
-    whose = "its processes" if unnoted_text(snapshot) is None else "those of its processes that were noted"
-    clauses = [f"{whose} were gone {since_text(exited)} after the verdict" if exited is not None else ""]
-    if verified is not None:
-        clauses.append(f"the provider confirmed the end of billing after {since_text(verified)}")
-    elif stop_target(snapshot) == "processes":
-        clauses.append("the machine was left running")
-    else:
-        clauses.append("the end of billing is NOT confirmed")
-    return ", ".join(clause for clause in clauses if clause)
-
-
-def not_observed(snapshot: Snapshot) -> list[str]:
-    """Everything that the reader might assume although it was not observed. Empty if the halt is fully proven."""
-    if is_of_node(snapshot):
-        return node_not_observed(snapshot)
-    seen = {str(entry["what"]) for entry in snapshot["timeline"]}
-    lines = [*_unseen_checkpoint(snapshot, seen), *unseen_last_good(snapshot), *_unseen_end(snapshot, seen)]
-    if snapshot.get("undurable"):
-        lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
-    if is_unpriced(snapshot):
-        lines.append("The price of this machine is unknown, so what was spent is unknown.")
-    elif snapshot.get("spend_rate_usd_micros_per_hour") is None and snapshot.get("paid_by") is None:
-        lines.append("The price of this machine was unknown at the halt: what it cost without one is not in the spend.")
-    lost = [str(rank["rank"]) for rank in snapshot["ranks"] if not rank.get("connected", True)]
-    if lost:
-        lines.append(f"Not connected at the verdict, so their position is old: rank {', '.join(lost)}.")
-    return lines
-
-
-def _unseen_checkpoint(snapshot: Snapshot, seen: set[str]) -> list[str]:
-    checkpoint = snapshot.get("checkpoint")
-    if not checkpoint:
-        if snapshot.get("kind") == "none" or "asked" not in seen:
-            return ["No checkpoint: none was asked for."]
-        if NO_BOUNDARY in seen:
-            return [f"No checkpoint: {boundary_missed(snapshot)}, and only there can it be saved."]
-        if "save_failed" in seen:
-            return ["No checkpoint: the trainer could not save one (see the timeline)."]
-        answered = "received it but saved nothing in time" if "received" in seen else "never acknowledged the request"
-        return [f"No checkpoint: the trainer {answered}."]
-    lines = []
-    if checkpoint.get("verified_by") == "trainer":
-        lines.append("The checkpoint's completeness is the trainer's word: the governor has not read its files.")
-    elif checkpoint.get("verified_by") != "governor":
-        torn = torn_text(checkpoint)
-        lines.append(f"The checkpoint is NOT known to be whole{'' if torn is None else f': {plain(torn)}'}.")
-    elif not checkpoint.get("hashes_equal"):
-        lines.append("The checkpoint's files are there with the right sizes; their contents were not compared.")
-    return lines
-
-
-def _unseen_end(snapshot: Snapshot, seen: set[str]) -> list[str]:
-    lines = []
-    if "exited" not in seen:
-        text = "The end of the run's processes was not observed."
-        lines.append(text.replace(".", ", but the machine's was.") if "verified" in seen else text)
-    lines.extend(
-        f"Whose these are, which live on and were not ended: {unsure_text(entry['detail'])}."
-        for entry in snapshot["timeline"]
-        if entry["what"] == "unsure"
-    )
-    unnoted = unnoted_text(snapshot)
-    if unnoted is not None:
-        lines.append(f"The end of all processes of the launch was not observed: {unnoted}.")
-    if stop_target(snapshot) == "processes":
-        lines.append("No machine was stopped, by plan: it stays billed until somebody stops it.")
-    elif "verified" not in seen:
-        last = next((m.text for m in reversed(moments(snapshot)) if m.what in ("billing", "stop_refused")), None)
-        lines.append(f"The provider never confirmed that billing ended{f' (last: {last})' if last else ''}.")
-    if snapshot.get("closed_wall_ns") is None:
-        lines.append(f"The halt is not finished: stage {snapshot['halt_stage']}.")
-    return lines
-
-
-def _facts(snapshot: Snapshot) -> list[str]:
+def fact_rows(snapshot: Snapshot) -> dict[str, str]:
+    """Name and text of each. A text is one line of Markdown without links: paths stand between backquotes."""
     checkpoint = snapshot.get("checkpoint")
     last_good = snapshot.get("last_good")
     plan = {"processes": "the run's processes", "job": "the scheduler's job", "instance": "the instance"}
@@ -256,7 +119,7 @@ def _facts(snapshot: Snapshot) -> list[str]:
         "Spent": spent_text(snapshot),
         "Stays billed": _inline(stays_billed_text(snapshot)),
     }
-    return ["| | |", "|---|---|", *(f"| {name} | {text.replace('|', '/')} |" for name, text in rows.items())]
+    return rows
 
 
 def _last_good(last_good: Mapping[str, Any]) -> str:
@@ -280,16 +143,18 @@ def _timeline(snapshot: Snapshot) -> list[str]:
     return rows
 
 
-def _resume_advice(snapshot: Snapshot) -> str:
+def resume_advice(snapshot: Snapshot) -> str:
+    """What has to be known to go on, beside the command."""
     other = snapshot["evidence"].get("resume_with")
     said = f" Not as it was started: the rule says to resume with {_inline(other)}." if other else ""
     told = [f" It needs {_inline(text)}." for text in (resume_with(snapshot),) if text is not None]
     hidden = REDACTED in str(snapshot["resume"])
     fill = f" It is shown without its secrets: fill in again what `{REDACTED}` stands for." if hidden else ""
-    return _resumes_from(snapshot) + said + "".join(told) + fill
+    return resumes_from(snapshot) + said + "".join(told) + fill
 
 
-def _resumes_from(snapshot: Snapshot) -> str:
+def resumes_from(snapshot: Snapshot) -> str:
+    """What it goes on from."""
     told, harmed = resume_from(snapshot), refused(snapshot)
     if harmed is not None and told is None:
         return (

@@ -23,6 +23,19 @@ td:first-child {{ white-space: nowrap; }}
 .legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: 0; margin: .3rem 0; }}
 .legend i {{ display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }}
 """
+# For pages with drawings that are made twice, for wide and for narrow screens (class wide, class narrow).
+THEME: Final = """
+.narrow { display: none; }
+ul, ol { padding-left: 1.4rem; } li { margin: .2rem 0; }
+p, li, pre, summary, figcaption { overflow-wrap: anywhere; }
+@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #d8dee4; } }
+@media (prefers-color-scheme: light) { body { background: #ffffff; color: #1f2328; } }
+@media (max-width: 640px) {
+  body { margin: 1rem auto; padding: 0 .6rem; }
+  .wide { display: none; } .narrow { display: block; }
+  td, th { padding-right: .6rem; } table { font-size: 13px; } td:first-child { white-space: normal; }
+}
+"""
 
 
 def page(title: str, inner: str, style: str = "") -> str:

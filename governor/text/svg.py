@@ -118,12 +118,16 @@ class Plot:
         lower = self._points([(x, low) for x, low, _ in reversed(columns)])
         self._parts.append(f'<polygon points="{upper} {lower}" fill="{colour}" fill-opacity=".35" stroke="{colour}"/>')
 
-    def upright(self, x: float, colour: str, note: str, *, is_dashed: bool) -> None:
-        """A vertical line at an event."""
+    def upright(self, x: float, colour: str, note: str, *, is_dashed: bool, href: str = "") -> None:
+        """A vertical line at an event. `href`: a place in the page that tells more of it."""
         dash = ' stroke-dasharray="4 3"' if is_dashed else ""
         at, long = self._across(x), self.height - self.bottom - self.top
         title = f"<title>{html.escape(note)}</title>"
-        self._parts.append(f'<path d="M{at:.1f} {self.top} v{long}" stroke="{colour}"{dash}>{title}</path>')
+        drawn = f'<path d="M{at:.1f} {self.top} v{long}" stroke="{colour}"{dash}>{title}</path>'
+        if href:
+            wider = f'<path d="M{at:.1f} {self.top} v{long}" stroke="transparent" stroke-width="12"/>'
+            drawn = f'<a href="{html.escape(href)}" aria-label="{html.escape(note)}">{drawn}{wider}</a>'
+        self._parts.append(drawn)
 
     def triangle(self, x: float, colour: str) -> None:
         """A mark above the plot, for a value that cannot be drawn."""
@@ -255,7 +259,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def figure(value: float) -> str:
-    if value >= 1000:
+    if 1000 <= value < 1e12:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

@@ -88,20 +88,31 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
 )
 @click.argument("incident_id", metavar="ID|last")
 @click.option("--markdown", is_flag=True, help="Print the full report as Markdown.")
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write one self-contained page with plots into FILE: it fetches nothing.",
+)  # fmt: skip
 @config_option
 @control_option
 @json_option
-def show(incident_id: str, markdown: bool, config: Path | None, control: str | None, as_json: bool) -> None:
+def show(
+    incident_id: str, markdown: bool, html_file: Path | None, config: Path | None, control: str | None, as_json: bool
+) -> None:
     """Show one incident: its timeline with measured times, what was spent, and what nobody has observed.
+
+    The plot of what the rule judged comes from the run's recording, where there is one.
 
     \b
     costgov incident show last                the newest
     costgov incident show last --markdown     its whole report
+    costgov incident show last --html i.html  its page, with plots and its failure mode
     """
     from governor.reports import incident as report
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json exclude one another")
+    if html_file is not None and (markdown or as_json):
+        raise click.UsageError("--html excludes --markdown and --json")
     snapshot = find(incident_id, known_incidents(INCIDENTS_MAX, config, control, incident_id))
     if not is_shaped(snapshot, INCIDENT) or not (snapshot["run"] == NODE or is_shaped(snapshot, OF_RUN)):
         raise Failed(f"incident {snapshot['incident_id']!r} is not whole: something that its report tells is missing")
@@ -110,18 +121,38 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
             click.echo(report.incident_json(snapshot), nl=False)
         elif markdown:
             show_drawn(report.incident_markdown(snapshot))
+        elif html_file is not None:
+            _write_page(snapshot, html_file, config)
         else:
-            _show(snapshot)
+            _show(snapshot, config)
 
 
-def _show(snapshot: Snapshot) -> None:
+def _write_page(snapshot: Snapshot, path: Path, config: Path | None) -> None:
+    from governor.cli.incident.recorded import seen_before
+    from governor.reports.incident.page import incident_page
+
+    text = incident_page(snapshot, seen_before(snapshot, config, is_whole=True))
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Failed(f"--html: {path}: {error.strerror}; name a file that can be written") from error
+
+
+def _show(snapshot: Snapshot, config: Path | None) -> None:
+    from governor.cli.incident.recorded import seen_before
     from governor.reports import incident as report
+    from governor.reports.incident.drawn import sketched
     from governor.text.failure_modes import modes_of
 
     head, *lines = report.summary(snapshot), *report.timeline_lines(snapshot, screen=screen_of(sys.stdout))[1:]
     unseen, modes = report.not_observed(snapshot), modes_of(snapshot)
     show_line(plain(head), "bold")
     show_drawn("\n".join(["", *lines, ""]))
+    seen = seen_before(snapshot, config, is_whole=False)
+    if seen is not None and (plot := sketched(seen)):
+        click.echo()
+        show_line(plot[0])
+        show_drawn("\n".join([*plot[1:], "", ""]))
     for line in unseen:
         show_line(f"not observed  {plain(line)}", "yellow")
     for mode in modes:

@@ -196,20 +196,27 @@ def _ranks(snapshot: Snapshot) -> str:
 
 
 def _rank(rank: Mapping[str, Any]) -> str:
-    collective = rank.get("collective")
-    lines = [
-        f"**rank {rank['rank']}** (pid {rank.get('pid', '?')}): phase {plain(rank.get('phase') or 'unknown')}, "
-        f"step {rank.get('step') if rank.get('step') is not None else 'unknown'}, "
-        f"last hook {plain(rank.get('last_hook') or 'unknown')}"
-        + (f", waiting for the device in `{_inline(rank['device_wait'])}`" if rank.get("device_wait") else ""),
-        f"last collective: {_collective(collective) if collective else 'none seen'}",
-    ]
+    head, collective = rank_words(rank)
+    lines = [f"**rank {rank['rank']}** {head}", collective]
     stack = list(rank.get("stack") or [])
     shown = stack[:STACK_FRAMES_SHOWN]
     if shown:
         left = [f"… {len(stack) - len(shown)} more"] if len(stack) > len(shown) else []
         lines.append(_fenced([*shown, *left]))
     return "\n\n".join(lines)
+
+
+def rank_words(rank: Mapping[str, Any]) -> tuple[str, str]:
+    """Where it was, and its last collective. As a fact's text: names of others stand between backquotes."""
+    collective = rank.get("collective")
+    head = (
+        f"(pid {rank.get('pid', '?')}): phase {plain(rank.get('phase') or 'unknown')}, "
+        f"step {rank.get('step') if rank.get('step') is not None else 'unknown'}, "
+        f"last hook {plain(rank.get('last_hook') or 'unknown')}"
+    )
+    if rank.get("device_wait"):
+        head += f", waiting for the device in `{_inline(rank['device_wait'])}`"
+    return head, f"last collective: {_collective(collective) if collective else 'none seen'}"
 
 
 def _collective(collective: Mapping[str, Any]) -> str:

@@ -1,0 +1,121 @@
+"""What a recording has of an incident: which records count, where the verdict is, and that it stays bounded."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from governor.core.base.units import NS_PER_S
+from governor.reports.incident.drawn import COLUMNS_MAX, sketched
+from governor.reports.incident.judged import TITLES, judged_of, own_gpu, own_rank
+from governor.reports.incident.page import incident_page
+from governor.reports.incident.seen import CLOSE_MAX
+from governor.text.binned import COLUMNS_MAX as WHOLE_MAX
+from governor.text.sketch import COLUMNS, LABEL, ROWS, Sketch, sketch_lines
+from tests.golden.incident_cases import BEGAN, halted, seen_of, step, with_ceiling, with_hang, with_nan
+from tests.golden.report_cases import nan_halt
+from tests.paths import ROOT
+
+
+def test_every_trigger_has_quantities_that_have_a_title() -> None:
+    for path in (ROOT / "governor" / "core" / "rules" / "triggers").glob("[a-z]*.py"):
+        judged = judged_of(nan_halt() | {"trigger": path.stem, "evidence": {}})
+        assert judged
+        assert all(one.name in TITLES for one in judged)
+
+
+def test_the_verdict_is_where_the_recording_notes_it() -> None:
+    _, seen = with_nan()
+    assert seen.verdict_s == 599.0  # Since the first record, which is of second 101.
+    assert seen.quantities["loss"].records == 599
+    assert [column.is_broken for column in seen.quantities["loss"].close][-3:] == [False, True, True]
+
+
+def test_a_later_attempt_is_not_of_it() -> None:
+    snapshot = nan_halt()
+    seen = seen_of(snapshot, step(1, 1), halted(snapshot["incident_id"]), step(800, 1), step(801, 2))
+    assert seen.quantities["loss"].records == 1
+    by_wall = seen_of(snapshot, step(1, 1), step(800, 2))
+    assert by_wall.quantities["loss"].records == 1
+
+
+def test_silence_ends_at_the_verdict() -> None:
+    _, seen = with_hang()
+    last = list(seen.quantities["silence_s"].close)[-1]
+    assert (last.at, last.high) == (seen.verdict_s, 74.0)
+    assert seen.judged[0].limits[0].value == 60.0
+
+
+def test_spend_ends_at_the_verdicts_and_leaves_out_an_earlier_run() -> None:
+    _, seen = with_ceiling()
+    assert [column.high for column in seen.quantities["spend_usd"].close] == pytest.approx([0.0, 1.6, 3.0])
+    assert [limit.value for limit in seen.judged[0].limits] == [25.0, 3.0]
+
+
+def test_only_the_rank_of_the_finding_is_drawn() -> None:
+    snapshot = nan_halt() | {"evidence": {"rank": 1}}
+    seen = seen_of(snapshot, step(1, 1, loss=2.0), step(1, 1, rank=1, loss=7.0))
+    assert (seen.rank, [column.high for column in seen.quantities["loss"].close]) == (1, [7.0])
+
+
+def test_of_triggers_that_fired_together_each_ones() -> None:
+    members = [
+        {"trigger": "loss_divergence", "limit": 5.0},
+        {"trigger": "data_starvation", "share_frac": 0.5, "rank": 2},
+    ]
+    snapshot = nan_halt() | {"trigger": "all", "evidence": {"all": members}}
+    assert [(one.name, [limit.value for limit in one.limits]) for one in judged_of(snapshot)] == [
+        ("loss", [5.0]), ("grad_norm", []), ("data_frac", [0.5]), ("step_s", []),
+    ]  # fmt: skip
+    assert own_rank(snapshot) == 2
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"loss": 10**400}, {"loss": "1e5"}, {"loss": [1]}, {"loss": True}, {"rank": "0"}, {"step": None}, {"at_ns": -1},
+        {"at_ns": "now"}, {"step_s": 0}, {"step_s": "nan", "tokens": 10**400},
+    ],
+)  # fmt: skip
+def test_what_is_none_of_ours_is_left_out(over: dict[str, Any]) -> None:
+    seen = seen_of(nan_halt() | {"trigger": "operator"}, step(1, 1, **over))
+    for quantity in seen.quantities.values():
+        assert all(math.isfinite(column.high) for column in quantity.close)
+    assert "loss" not in seen.quantities or "loss" not in over
+
+
+@pytest.mark.parametrize("evidence", [None, [], {"all": 3}, {"rank": "x", "gpu": 4, "limit": "high"}])
+def test_evidence_of_another_version_costs_the_limits(evidence: Any) -> None:
+    for trigger in ("all", "loss_spike", "of_tomorrow"):
+        snapshot = nan_halt() | {"trigger": trigger, "evidence": evidence}
+        assert judged_of(snapshot)[0].limits == ()
+        assert own_gpu(snapshot) is None
+
+
+def test_a_run_of_a_hundred_thousand_steps_is_a_small_page() -> None:
+    snapshot = nan_halt() | {"opened_wall_ns": nan_halt()["opened_wall_ns"] + 200_000 * NS_PER_S}
+    seen = seen_of(snapshot, *(step(number, number, loss=math.sin(number)) for number in range(1, 100_001)))
+    loss = seen.quantities["loss"]
+    assert (loss.records, len(loss.close)) == (100_000, CLOSE_MAX)
+    assert len(loss.whole.columns) <= WHOLE_MAX
+    assert max(COLUMNS_MAX) < WHOLE_MAX
+    assert len(incident_page(snapshot, seen)) < 1_000_000
+
+
+def test_a_sketch_keeps_its_width_and_its_extremes() -> None:
+    drawing = Sketch(
+        [(0, 1, 1, 0), (5, 1e300, 1e300, 0), (10, -1e300, -1e300, 1)], [7.5], (0, 10), (-1e300, 1e300), 0.0
+    )
+    lines = sketch_lines(drawing, ("-10s", "verdict"))
+    assert len(lines) == ROWS + 1
+    assert all(len(line) <= LABEL + 2 + COLUMNS for line in lines)
+    assert lines[0].index("x") - LABEL - 2 == COLUMNS * 3 // 4
+    assert "┄" in lines[ROWS // 2 - 1] + lines[ROWS // 2]
+
+
+def test_nothing_seen_is_no_sketch() -> None:
+    snapshot = nan_halt()
+    assert sketched(seen_of(snapshot)) == []
+    assert sketched(seen_of(snapshot, {"kind": "step", "at_ns": BEGAN})) == []

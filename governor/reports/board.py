@@ -25,6 +25,7 @@ from governor.reports.causes import (
     spent_text,
 )
 from governor.reports.terminal import loss_text, no_step_text
+from governor.text.failure_modes import modes_of
 from governor.text.table import plain
 
 CAUSES_MAX: Final = 8  # The least of 17 are one row.
@@ -218,14 +219,24 @@ def _cells(row: CauseRow) -> tuple[str, ...]:
     return (_text(row.cause), bar, *map(_text, told))
 
 
+def _modes(row: Mapping[str, Any]) -> str:
+    """By name, as the catalogue has them. The port serves no other page that could be linked."""
+    found = modes_of(row)
+    told = "; ".join(f'{_text(mode.title)} (<span class="quiet">{_text(mode.place)}</span>)' for mode in found)
+    return told or '<span class="quiet">none</span>'
+
+
 def _incidents(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "<section><h2>Incidents</h2><p>None.</p></section>\n"
-    heads = "".join(f"<th>{head}</th>" for head in ("incident", "run", "reason", "stage", "opened", "spent by then"))
+    heads = "".join(
+        f"<th>{head}</th>" for head in ("incident", "run", "reason", "stage", "opened", "spent by then", "failure mode")
+    )
     body = "".join(
         f'<tr><td class="wide">{_text(row["incident_id"])}</td><td>{_text(row["run"])}</td><td>{_text(row["reason"])}'
         f'</td><td class="{"quiet" if row["closed"] else "bad"}">{_text(row["halt_stage"])}</td>'
-        f"<td>{_text(utc_text(row['opened_wall_ns']))}</td><td>{_text(money_text(row['spend_usd']))}</td></tr>\n"
+        f"<td>{_text(utc_text(row['opened_wall_ns']))}</td><td>{_text(money_text(row['spend_usd']))}</td>"
+        f'<td class="wide">{_modes(row)}</td></tr>\n'
         for row in rows
     )
     return f'<section><h2>Incidents</h2><table><tr class="heads">{heads}</tr>\n{body}</table></section>\n'

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from governor.core.alerts.catalogue import Alert
 from governor.core.base.units import format_usd, per_mtok_text
+from governor.text.failure_modes import mode_of_alert
 
 
 def details(alert: Alert) -> str:
     """Parts that are unknown are left out, except the spend of a run."""
     of, spend, ceiling = alert.incident, alert.spend_usd_micros, alert.ceiling_usd_micros
-    last = alert.prices.last
+    last, mode = alert.prices.last, mode_of_alert(alert)
     parts = [
         f"stage {alert.stage}" if alert.stage else "",
         f"halt {of.incident_id}: {of.halt_stage}" if of is not None else "",
@@ -18,6 +19,7 @@ def details(alert: Alert) -> str:
         f"{per_mtok_text(last)} per 1M tokens" if last is not None else "",
         f"said {alert.repeats} times more" if alert.repeats else "",
         *(f"{name}={value}" for name, value in alert.labels.items()),
+        f"failure mode {mode.name}: {mode.place}" if mode is not None else "",
         f"see: {alert.see}" if alert.see else "",
     ]
     return " · ".join(part for part in parts if part)

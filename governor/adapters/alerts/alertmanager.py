@@ -21,6 +21,7 @@ from governor.core.alerts.catalogue import Alert, State
 from governor.core.alerts.outbox import Delivery, Took
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, format_usd, per_mtok_text, utc_text
 from governor.ports import AlertReceiver
+from governor.text.failure_modes import mode_of_alert
 
 NAME = "alertmanager"
 KEYS = (
@@ -78,7 +79,7 @@ class Alertmanager:
 
 def posted(alert: Alert, wall: int) -> dict[str, Any]:
     """The alert in Alertmanager's form, at this moment. An end in the past means resolved."""
-    of, prices = alert.incident, alert.prices.named("usd_per_mtok")
+    of, prices, mode = alert.incident, alert.prices.named("usd_per_mtok"), mode_of_alert(alert)
     labels = {_label(name): value for name, value in alert.labels.items()}
     labels |= {
         "alertname": PREFIX + alert.name,
@@ -96,6 +97,7 @@ def posted(alert: Alert, wall: int) -> dict[str, Any]:
         **{name: per_mtok_text(price) for name, price in prices.items() if price is not None},
         "halt_stage": of.halt_stage if of is not None else "",
         "reason": of.reason if of is not None else "",
+        "failure_mode": mode.place if mode is not None else "",
         "id": alert.alert_id,
     }
     ends: int = wall + STANDS_NS

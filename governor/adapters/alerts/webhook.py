@@ -23,6 +23,7 @@ from governor.core.alerts.outbox import Delivery, Took
 from governor.core.base.units import NS_PER_S, utc_text
 from governor.core.money.reports.cost import exact_usd
 from governor.ports import AlertReceiver
+from governor.text.failure_modes import mode_of_alert
 
 NAME = "webhook"
 KEYS = (
@@ -77,7 +78,7 @@ class Webhook:
 
 def document(alert: Alert) -> dict[str, Any]:
     """The body, as docs/reference/alerts.md describes it. Keys are added and never change their meaning."""
-    of = alert.incident
+    of, mode = alert.incident, mode_of_alert(alert)
     return {
         "type": f"costgov.{alert.name if alert.name in ('halt', 'test') else 'alarm'}",
         "timestamp": utc_text(alert.wall),
@@ -95,6 +96,7 @@ def document(alert: Alert) -> dict[str, Any]:
         "ceiling_usd": _usd(alert.ceiling_usd_micros),
         **{name: _usd(price) for name, price in alert.prices.named("usd_per_mtok").items()},
         "incident": {"id": of.incident_id, "stage": of.halt_stage, "reason": of.reason} if of is not None else None,
+        "failure_mode": {"name": mode.name, "title": mode.title, "page": mode.place} if mode is not None else None,
         "ended": utc_text(alert.ended_wall) if alert.ended_wall is not None else None,
         "repeats": alert.repeats,
     }

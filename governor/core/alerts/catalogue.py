@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from governor.core.base.policy import first_trigger
 from governor.core.base.printable import printable, storable
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs, is_spend_known
 from governor.core.engine.idle_state import NODE
@@ -146,6 +147,7 @@ class OfIncident:
     incident_id: str
     halt_stage: str
     reason: str
+    trigger: str = ""  # Of several that fired together the first.
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
         # verdict's spend.
         spend_usd_micros=max(snapshot["spend_usd_micros"], snapshot["spend_at_verdict_usd_micros"]) or None,
         prices=TokenPrices.of(snapshot, "usd_micros_per_mtok"),
-        incident=OfIncident(incident_id, stage, str(snapshot["reason"])),
+        incident=OfIncident(incident_id, stage, str(snapshot["reason"]), first_trigger(snapshot)),
         ended_wall=WallNs(int(closed)) if closed is not None else None,
     )
     return _with_run(told, node)

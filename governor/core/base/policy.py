@@ -64,6 +64,17 @@ COMMAND_LINE = "command line"  # Source of rules from the command line.
 ALL = "all"  # The trigger's name in a rule with several triggers.
 
 
+def first_trigger(incident: Mapping[str, Any]) -> str:
+    """The trigger of an incident's snapshot; of several that fired together the first. Empty: it is not told."""
+    trigger = incident.get("trigger")
+    if trigger == ALL:
+        evidence = incident.get("evidence")
+        members = evidence.get(ALL) if isinstance(evidence, Mapping) else None
+        first = members[0] if isinstance(members, list) and members else None
+        trigger = first.get("trigger") if isinstance(first, Mapping) else None
+    return "" if trigger is None else str(trigger)
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One of the triggers that must fire together."""

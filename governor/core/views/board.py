@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from governor.core.base.policy import first_trigger
 from governor.core.base.printable import cut
 from governor.core.base.units import MICROS_PER_USD, MonoNs
 from governor.core.engine.managed_run import ManagedRun
@@ -77,6 +78,7 @@ def incident_row(snapshot: Mapping[str, Any]) -> dict[str, Any]:
         "incident_id": _name(snapshot["incident_id"]),
         "run": _name(snapshot["run"]),
         "reason": _name(snapshot["reason"]),
+        "trigger": _name(first_trigger(snapshot)),
         "halt_stage": _name(snapshot["halt_stage"]),
         "opened_wall_ns": int(snapshot["opened_wall_ns"]),
         "closed": snapshot["closed_wall_ns"] is not None,

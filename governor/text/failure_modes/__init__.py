@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.base.policy import ALL
+from governor.core.alerts.catalogue import Alert
+from governor.core.base.policy import first_trigger
 from governor.core.engine.idle_state import NODE
 from governor.core.halt.state import HaltState
 from governor.text.failure_modes import of_machine, of_numbers, of_progress
@@ -13,6 +14,7 @@ from governor.text.failure_modes.mode import FailureMode
 
 MODES: Final = (*of_numbers.MODES, *of_progress.MODES, *of_machine.MODES)
 BY_TRIGGER: Final = {trigger: mode for mode in MODES for trigger in mode.triggers}
+BY_ALARM: Final = {alarm: mode for mode in MODES for alarm in mode.alarms}
 _UNFINISHED: Final = next(mode for mode in MODES if mode.name == "halt-not-finished")
 _COMPLETE: Final = "tokens_reached"  # A run that has trained its tokens has not failed.
 
@@ -31,10 +33,14 @@ def _cause(incident: Mapping[str, Any]) -> FailureMode | None:
     """Of several triggers that fired together it is the first one's. A trigger of a newer version has none here."""
     if incident["run"] == NODE or incident.get("reason") == _COMPLETE:
         return None
-    trigger = incident.get("trigger")
-    if trigger == ALL:
-        evidence = incident.get("evidence")
-        members = evidence.get(ALL) if isinstance(evidence, Mapping) else None
-        first = members[0] if isinstance(members, list) and members else None
-        trigger = first.get("trigger") if isinstance(first, Mapping) else None
-    return BY_TRIGGER.get(str(trigger))
+    return BY_TRIGGER.get(first_trigger(incident))
+
+
+def mode_of_alert(alert: Alert) -> FailureMode | None:
+    """The mode of a halt, or of an alarm. An unfinished halt's comes first: it is what a person has to do now."""
+    of = alert.incident
+    if of is None:
+        return BY_ALARM.get(alert.name)
+    told = {"run": alert.run, "reason": of.reason, "trigger": of.trigger, "halt_stage": of.halt_stage}
+    found = modes_of(told)
+    return found[-1] if found else None

@@ -208,6 +208,6 @@ def a_halt(halt_stage: str = "ASKED", ended_wall: int | None = None, number: int
         name="halt",
         severity=Severity.CRITICAL,
         state=State.FIRING if ended_wall is None else State.RESOLVED,
-        incident=OfIncident("llama.node-a.1", halt_stage, "loss_nan"),
+        incident=OfIncident("llama.node-a.1", halt_stage, "loss_nan", "nonfinite"),
         ended_wall=ended_wall,
     )

@@ -58,6 +58,7 @@ def test_an_alarm_is_an_event_with_an_end(alertmanager: Rig) -> None:
             "usd_per_mtok": "$0.057400",
             "usd_per_mtok_all_in": "$0.061250",
             "usd_per_mtok_steady": "$0.056900",
+            "failure_mode": "docs/reference/failure_modes.md#unwatched",
             "id": "msg_00000000000000000000000000000001",
         },
         "startsAt": "2027-01-15T08:00:00Z",

@@ -56,7 +56,8 @@ def test_what_a_mailbox_gets(served: Served) -> None:
     assert message.get_content().replace("\r\n", "\n") == (
         "run llama is not heard: is its node alive?\n\nnode node-a, run llama\n"
         "stage 8b · halt llama.node-a.1: ASKED · spent $12.35 · ceiling $300.00 · $0.057400 per 1M tokens · "
-        "team=pretrain · see: costgov status\n2027-01-15T08:00:00Z\n"
+        "team=pretrain · failure mode loss-not-a-number: docs/reference/failure_modes.md#loss-not-a-number · "
+        "see: costgov status\n2027-01-15T08:00:00Z\n"
     )
 
 

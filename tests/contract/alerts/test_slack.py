@@ -40,7 +40,8 @@ def test_a_halt_as_a_message(slack: Rig) -> None:
             {"type": "context", "elements": [
                 {"type": "mrkdwn", "verbatim": True,
                  "text": "stage 8b · halt llama.node-a.1: ASKED · spent $12.35 · ceiling $300.00 · $0.057400 per 1M "
-                         "tokens · team=pretrain · see: costgov status"}]},
+                         "tokens · team=pretrain · failure mode loss-not-a-number: "
+                         "docs/reference/failure_modes.md#loss-not-a-number · see: costgov status"}]},
         ],
     }  # fmt: skip
 

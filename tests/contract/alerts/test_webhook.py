@@ -108,6 +108,11 @@ def test_an_alarm_as_a_document(webhook: Rig) -> None:
         "usd_per_mtok_useful": None,
         "usd_per_mtok_steady": "0.056900",
         "incident": None,
+        "failure_mode": {
+            "name": "unwatched",
+            "title": "the run trains and rules cannot judge it",
+            "page": "docs/reference/failure_modes.md#unwatched",
+        },
         "ended": None,
         "repeats": 3,
     }
@@ -120,6 +125,7 @@ def test_the_end_of_a_halt_as_a_document(webhook: Rig) -> None:
     assert (document["state"], document["timestamp"]) == ("resolved", "2027-01-15T08:00:00Z")
     assert document["ended"] == "2027-01-15T08:00:05Z"
     assert document["incident"] == {"id": "llama.node-a.1", "stage": "HALTED", "reason": "loss_nan"}
+    assert document["failure_mode"]["name"] == "loss-not-a-number"
 
 
 def test_money_that_nobody_knows_is_null(webhook: Rig) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from governor.core.alerts.catalogue import Alert, OfIncident, Severity, State, of_test
+from governor.core.base.units import WallNs
 from governor.core.engine.idle_state import NODE
-from governor.text.failure_modes import modes_of
+from governor.text.failure_modes import mode_of_alert, modes_of
 
 
 def names(**changes: Any) -> list[str]:
@@ -43,3 +45,26 @@ def test_no_failure_has_no_mode() -> None:
 def test_an_incident_of_another_version_has_none(evidence: Any) -> None:
     assert names(trigger="all", evidence=evidence) == []
     assert names(trigger="of_tomorrow", evidence=evidence) == []
+
+
+def alert(name: str, of: OfIncident | None = None) -> Alert:
+    return Alert(
+        "msg_1", name, Severity.CRITICAL, State.EVENT, WallNs(1), "node-a", "text", "see", "llama", incident=of
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "mode"),
+    [
+        (alert("checkpoint_torn"), "bad-checkpoint"),
+        (alert("halt", OfIncident("i", "ASKED", "no_progress", "hang")), "hang"),
+        (alert("halt", OfIncident("i", "NEEDS_HUMAN", "no_progress", "hang")), "halt-not-finished"),
+        (alert("halt", OfIncident("i", "HALTED", "tokens_reached", "budget")), None),
+        (alert("halt", OfIncident("i", "ASKED", "operator", "operator")), None),
+        (alert("rule_of_my_own"), None),
+        (of_test("node-a", WallNs(1)), None),
+    ],
+)
+def test_an_alert_names_what_to_do_now(told: Alert, mode: str | None) -> None:
+    found = mode_of_alert(told)
+    assert (found.name if found is not None else None) == mode

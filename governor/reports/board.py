@@ -52,7 +52,7 @@ dt { font-size: .8rem; } dd { margin: 0; font-variant-numeric: tabular-nums; fon
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 td, th { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-top: 1px solid var(--line); }
 th { border: 0; font-size: .8rem; } .n { text-align: right; white-space: nowrap; }
-.sure { white-space: nowrap; }
+.sure, .whole { white-space: nowrap; } .incidents td { min-width: 5rem; }
 svg { width: 6rem; height: .7rem; background: var(--soft); } rect { fill: var(--bar); }
 .bad { color: var(--bad); font-weight: 600; } .warn { color: var(--warn); font-weight: 600; }
 .good { color: var(--good); font-weight: 600; }
@@ -63,6 +63,7 @@ svg { width: 6rem; height: .7rem; background: var(--soft); } rect { fill: var(--
   tr { display: grid; grid-template-columns: 1fr auto auto auto; column-gap: .7rem; border-top: 1px solid var(--line);
     padding: .3rem 0; }
   tr.heads, td.bar, td.sure { display: none; } td { border: 0; padding: 0; } td.wide { grid-column: 1 / -1; }
+  .incidents tr { grid-template-columns: 1fr auto; }
 }
 """
 # After each answer it waits, so a slow governor is asked less. A tab that nobody sees asks nothing.
@@ -219,6 +220,9 @@ def _cells(row: CauseRow) -> tuple[str, ...]:
     return (_text(row.cause), bar, *map(_text, told))
 
 
+_INCIDENT_HEADS: Final = ("incident", "run", "stage", "reason", "spent by then", "opened", "failure mode")
+
+
 def _modes(row: Mapping[str, Any]) -> str:
     """By name, as the catalogue has them. The port serves no other page that could be linked."""
     found = modes_of(row)
@@ -229,14 +233,14 @@ def _modes(row: Mapping[str, Any]) -> str:
 def _incidents(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "<section><h2>Incidents</h2><p>None.</p></section>\n"
-    heads = "".join(
-        f"<th>{head}</th>" for head in ("incident", "run", "reason", "stage", "opened", "spent by then", "failure mode")
-    )
+    heads = "".join(f"<th>{head}</th>" for head in _INCIDENT_HEADS)
     body = "".join(
-        f'<tr><td class="wide">{_text(row["incident_id"])}</td><td>{_text(row["run"])}</td><td>{_text(row["reason"])}'
-        f'</td><td class="{"quiet" if row["closed"] else "bad"}">{_text(row["halt_stage"])}</td>'
-        f"<td>{_text(utc_text(row['opened_wall_ns']))}</td><td>{_text(money_text(row['spend_usd']))}</td>"
+        f'<tr><td class="wide">{_text(row["incident_id"])}</td><td>{_text(row["run"])}</td>'
+        f'<td class="{"quiet" if row["closed"] else "bad"} whole">{_text(row["halt_stage"])}</td>'
+        f'<td>{_text(row["reason"])}</td><td class="whole">{_text(money_text(row["spend_usd"]))}</td>'
+        f'<td class="wide whole">{_text(utc_text(row["opened_wall_ns"]))}</td>'
         f'<td class="wide">{_modes(row)}</td></tr>\n'
         for row in rows
     )
-    return f'<section><h2>Incidents</h2><table><tr class="heads">{heads}</tr>\n{body}</table></section>\n'
+    rows_shown = f'<tr class="heads">{heads}</tr>\n{body}'
+    return f'<section><h2>Incidents</h2><table class="incidents">{rows_shown}</table></section>\n'

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from governor.text.svg import STYLE
-from governor.text.table import Head
+from governor.text.table import Head, plain
+
+_NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 _STYLE: Final = f"""
 :root {{ color-scheme: light dark; }}
@@ -46,6 +49,11 @@ def page(title: str, inner: str, style: str = "") -> str:
         f"<title>{html.escape(title)}</title><style>{_STYLE}{style}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
         f"{inner}\n</body></html>\n"
     )
+
+
+def anchor(incident_id: object) -> str:
+    """The name of an incident's section in a page: links of drawings lead there."""
+    return f"halt-{_NOT_A_NAME.sub('_', plain(incident_id))}"
 
 
 def section(title: str, inner: str, note: str = "") -> str:

@@ -17,13 +17,18 @@ from governor.cli.common import (
     config_option,
     exits,
     show_drawn,
+    told_of,
 )
 from governor.text.screen import FILE, screen_of
+from governor.text.table import plain
 
 if TYPE_CHECKING:
+    from governor.cli.report.known import Places
     from governor.reports.run.facts import Peak, RunFacts
 
 _SHOW: Final = "show"
+HALTS_MAX: Final = 200  # Sections of a page.
+HALTS_DRAWN_MAX: Final = 10  # Of each the recording before it is read again.
 
 
 class ReportGroup(LazyGroup):
@@ -94,8 +99,9 @@ def show(
     from governor.cli.report.known import facts_of, places_of
 
     form = form or _form_of(output)
-    facts = facts_of(run, places_of(config, state_dir), peak_of(gpu))
-    text = rendered(facts, form)
+    places = places_of(config, state_dir)
+    facts = facts_of(run, places, peak_of(gpu))
+    text = rendered(facts, form, places)
     if output is not None:
         write(output, text)
     elif form == "text":
@@ -120,7 +126,8 @@ def write(output: Path, text: str) -> None:
         raise Failed(f"--output: {output}: {error.strerror}; name a file that can be written") from error
 
 
-def rendered(facts: RunFacts, form: str) -> str:
+def rendered(facts: RunFacts, form: str, places: Places | None = None) -> str:
+    """`places`: where the recording around each halt is, for the page."""
     from governor.reports.run.document import run_document
     from governor.reports.run.sections import sections, title_of
     from governor.reports.run.written import markdown, terminal
@@ -134,8 +141,24 @@ def rendered(facts: RunFacts, form: str) -> str:
     if form == "html":
         from governor.reports.run.drawn import page
 
-        return page(document, facts.series)
+        return page(document, facts.series, halt_sections(facts, places) if places is not None else ())
     return terminal(title_of(document), sections(document), screen_of(sys.stdout) if form == "text" else FILE)
+
+
+def halt_sections(facts: RunFacts, places: Places) -> list[tuple[str, str]]:
+    """The newest halts, oldest first: each incident with its section. The last few have their plots."""
+    from governor.cli.incident.recorded import seen_in
+    from governor.reports.incident.page import incident_section
+    from governor.wire.answer_shapes import INCIDENT, OF_RUN, is_shaped
+
+    whole = [one for one in facts.halts if is_shaped(one, INCIDENT) and is_shaped(one, OF_RUN)][-HALTS_MAX:]
+    drawn, found = {id(one) for one in whole[-HALTS_DRAWN_MAX:]}, []
+    for one in whole:
+        is_drawn = id(one) in drawn
+        seen = seen_in(one, places.state_dir, places.recordings_dir, is_whole=False) if is_drawn else None
+        with told_of(f"incident {plain(one['incident_id'])}"):
+            found.append((str(one["incident_id"]), incident_section(one, seen, is_drawn=is_drawn)))
+    return found
 
 
 def peak_of(gpu: str | None) -> Peak | None:

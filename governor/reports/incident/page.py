@@ -33,7 +33,6 @@ EVIDENCE_CHARS_MAX: Final = 20_000
 LINE_CHARS_MAX: Final = 2_000
 _MONEY: Final = ("Spent", "Stays billed")
 _CODE: Final = re.compile("`([^`]*)`")
-_NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _STYLE: Final = (
     web.THEME
     + """
@@ -72,20 +71,15 @@ def incident_page(snapshot: Snapshot, seen: Seen | None) -> str:
     return web.page(f"Incident {plain(snapshot['incident_id'])}", f"<main>\n{''.join(parts)}</main>", _STYLE)
 
 
-def incident_section(snapshot: Snapshot, seen: Seen | None) -> str:
-    """What the page of a run has of one of its halts."""
+def incident_section(snapshot: Snapshot, seen: Seen | None, *, is_drawn: bool = True) -> str:
+    """What the page of a run has of one of its halts. `is_drawn`: with plots, or with why there are none."""
     modes = "".join(
         f"<p>Failure mode: {_line(mode.title)} (<code>{mode.place}</code>).</p>" for mode in modes_of(snapshot)
     )
     name = plain(snapshot["incident_id"])
     more = f"<p>In full: <code>costgov incident show {html.escape(name)} --html FILE</code></p>"
-    inner = f"<p>{_line(summary(snapshot))}</p>{_plots(snapshot, seen)}{modes}{more}"
-    return f'<section id="{anchor(name)}"><h2>Halt {html.escape(name)}</h2>{inner}</section>\n'
-
-
-def anchor(incident_id: object) -> str:
-    """The name of a halt's section in its page."""
-    return f"halt-{_NOT_A_NAME.sub('_', plain(incident_id))}"
+    inner = f"<p>{_line(summary(snapshot))}</p>{_plots(snapshot, seen) if is_drawn else ''}{modes}{more}"
+    return f'<section id="{web.anchor(name)}"><h2>Halt {html.escape(name)}</h2>{inner}</section>\n'
 
 
 def _plots(snapshot: Snapshot, seen: Seen | None) -> str:

@@ -6,7 +6,7 @@ Each curve is drawn twice, for wide and for narrow screens: letters in one drawi
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ _STYLE: Final = """
 .bar { display: flex; height: 2rem; border-radius: 4px; overflow: hidden; margin: .5rem 0; }
 .bar i { display: block; min-width: 1px; }
 .narrow { display: none; }
+figure { margin: .6rem 0 1.4rem; } figcaption { font-size: .92em; opacity: .85; overflow-wrap: anywhere; }
 ul { padding-left: 1.2rem; } li { margin: .2rem 0; }
 p, li { overflow-wrap: anywhere; } td { overflow-wrap: break-word; }
 @media (prefers-color-scheme: dark) { body { background: #0d1117; color: #d8dee4; } }
@@ -48,12 +49,18 @@ p, li { overflow-wrap: anywhere; } td { overflow-wrap: break-word; }
 """
 
 
-def page(document: Mapping[str, Any], series: RunSeries | None) -> str:
-    """The whole page. What a run or a person named is escaped, and cannot steer it."""
-    drawn = {"causes": _bar(document), "time line": _curves(series)} if series is not None else {
+def page(document: Mapping[str, Any], series: RunSeries | None, halts: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole page. What a run or a person named is escaped, and cannot steer it.
+
+    `halts`: incidents by id, each with its section. Their marks on the time line link to them.
+    """
+    linked = frozenset(incident for incident, _ in halts)
+    drawn = {"causes": _bar(document), "time line": _curves(series, linked)} if series is not None else {
         "causes": _bar(document)
     }  # fmt: skip
-    return web.page(plain(title_of(document)), _body(sections(document), drawn), _STYLE)
+    return web.page(
+        plain(title_of(document)), _body(sections(document), drawn) + "".join(one for _, one in halts), _STYLE
+    )
 
 
 def plain_page(title: str, found: Sequence[Section]) -> str:
@@ -105,7 +112,7 @@ def _bar(document: Mapping[str, Any]) -> str:
 # --- curves --------------------------------------------------------------------------------------------------
 
 
-def _curves(series: RunSeries | None) -> str:
+def _curves(series: RunSeries | None, linked: Collection[str]) -> str:
     if series is None or not series.lines:
         return ""
     names = [name for name in _ORDER if name in series.lines]
@@ -113,19 +120,20 @@ def _curves(series: RunSeries | None) -> str:
     marks = [*rare, *(mark for mark in series.marks if mark.kind == "save")][:MARKS_DRAWN_MAX]
     kinds = {mark.kind: MARKS[mark.kind] for mark in marks if mark.kind in MARKS}
     broken = any(column.is_broken for name in names for column in series.lines[name].columns)
-    drawn = [_curve(name, series.lines[name], series.length_s, marks) for name in names]
+    drawn = [_curve(name, series.lines[name], series.length_s, marks, linked) for name in names]
     return legend(kinds) + (quiet(NO_NUMBER) if broken else "") + "".join(drawn)
 
 
-def _curve(name: str, line: Line, last: float, marks: Sequence[Mark]) -> str:
-    wide = _plot(name, line, line.columns, last, marks, is_narrow=False)
-    narrow = _plot(name, line, _fewer(line.columns), last, marks, is_narrow=True)
+def _curve(name: str, line: Line, last: float, marks: Sequence[Mark], linked: Collection[str]) -> str:
+    wide = _plot(name, line, line.columns, last, marks, linked, is_narrow=False)
+    narrow = _plot(name, line, _fewer(line.columns), last, marks, linked, is_narrow=True)
     return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
 def _plot(
-    name: str, line: Line, columns: Sequence[Column], last: float, marks: Sequence[Mark], *, is_narrow: bool
-) -> str:
+    name: str, line: Line, columns: Sequence[Column], last: float, marks: Sequence[Mark], linked: Collection[str], *,
+    is_narrow: bool,
+) -> str:  # fmt: skip
     low, high, is_log = line.scale()
     across, up = dict.fromkeys((0.0, max(last, 1e-9))), dict.fromkeys((low, high))
     plot = Plot(
@@ -138,7 +146,9 @@ def _plot(
     for mark in marks:
         if mark.kind in MARKS:
             note = f"{mark.kind}{f' at step {mark.step}' if mark.step is not None else ''}: {plain(mark.text)}"
-            plot.upright(mark.at_s, MARKS[mark.kind], note, is_dashed=mark.kind not in ("halt", "gap"))
+            incident = mark.text.removeprefix("halt ") if mark.kind == "halt" else None
+            href = f"#{web.anchor(incident)}" if incident in linked else ""
+            plot.upright(mark.at_s, MARKS[mark.kind], note, is_dashed=mark.kind not in ("halt", "gap"), href=href)
     finite = [column for column in columns if column.low <= column.high]
     for _, own in groupby(finite, key=lambda column: column.piece):
         plot.band([(column.at, column.low, column.high) for column in own], CURVE)

@@ -13,6 +13,7 @@ from governor.cli.main import cli
 from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S
+from tests.golden.report_cases import nan_halt
 from tests.unit.cli.test_ended import call, home, leave
 from tests.unit.replay.recorded_file import Written
 
@@ -114,3 +115,17 @@ def test_goodput_tells_logs_beside_one_that_cannot_be_read(tmp_path: Path) -> No
     code, text, _ = call("goodput", str(tmp_path / "a.jsonl"), "--price", "36")
     assert code == ExitCode.OK
     assert "$0.2000" in text
+
+
+def test_a_halts_mark_leads_to_its_section(home: Path) -> None:
+    halt = nan_halt() | {"run": "gpt", "incident_id": "gpt.node-1.1"}
+    leave(home, halt, time=account().snapshot())
+    written = Written("gpt", 1_780_000_000 - 1_000).hello(0).steps(range(1, 61), 300, 10.0)
+    written.halted(1_000, "gpt.node-1.1").save(home / "state" / "recordings")
+    code, page, _ = call("report", "gpt", "--html")
+    assert code == ExitCode.OK
+    assert 'href="#halt-gpt.node-1.1"' in page
+    section = page.partition('<section id="halt-gpt.node-1.1">')[2].partition("</section>")[0]
+    assert "<figure" in section
+    assert "loss-not-a-number" in section
+    assert "href=" not in call("report", "other", "--html")[1]

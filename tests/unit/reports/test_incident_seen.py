@@ -11,10 +11,10 @@ from governor.core.base.units import NS_PER_S
 from governor.reports.incident.drawn import COLUMNS_MAX, sketched
 from governor.reports.incident.judged import TITLES, judged_of, own_gpu, own_rank
 from governor.reports.incident.page import incident_page
-from governor.reports.incident.seen import CLOSE_MAX
+from governor.reports.incident.seen import CLOSE_MAX, Seen
 from governor.text.binned import COLUMNS_MAX as WHOLE_MAX
 from governor.text.sketch import COLUMNS, LABEL, ROWS, Sketch, sketch_lines
-from tests.golden.incident_cases import BEGAN, halted, seen_of, step, with_ceiling, with_hang, with_nan
+from tests.golden.incident_cases import AHEAD, BEGAN, halted, seen_of, step, with_ceiling, with_hang, with_nan
 from tests.golden.report_cases import nan_halt
 from tests.paths import ROOT
 
@@ -31,6 +31,14 @@ def test_the_verdict_is_where_the_recording_notes_it() -> None:
     assert seen.verdict_s == 599.0  # Since the first record, which is of second 101.
     assert seen.quantities["loss"].records == 599
     assert [column.is_broken for column in seen.quantities["loss"].close][-3:] == [False, True, True]
+
+
+def test_a_wall_clock_that_was_set_moves_no_noted_verdict() -> None:
+    snapshot = nan_halt()
+    seen = Seen(snapshot)
+    assert seen.read(step(1, 1), AHEAD - 5 * NS_PER_S)
+    assert not seen.read(halted(snapshot["incident_id"]), AHEAD - 5 * NS_PER_S)
+    assert seen.verdict_s == 599.0
 
 
 def test_a_later_attempt_is_not_of_it() -> None:

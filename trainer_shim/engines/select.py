@@ -32,13 +32,18 @@ def kind_of(engine: Any, options: Options) -> Kind:
         from .lightning import LightningKind
 
         return LightningKind(engine, options)
+    if ("composer", "Trainer") in names:
+        from .composer import ComposerKind
+
+        return ComposerKind(engine, options)
     if ("torch", "Module") in names:
         from .plain import PlainKind
 
         return PlainKind(engine, options)
     raise TypeError(
         "attach() takes a DeepSpeedEngine, PipelineEngine, transformers.Trainer, lightning.pytorch.Trainer, "
-        "accelerate.Accelerator or torch module, not %s.%s" % (type(engine).__module__, type(engine).__qualname__)
+        "composer.Trainer, accelerate.Accelerator or torch module, not %s.%s"
+        % (type(engine).__module__, type(engine).__qualname__)
     )
 
 

@@ -1,4 +1,4 @@
-"""The examples of trainers, each under a `costgov run` as its first lines say: steps, tokens, and how it ended."""
+"""The examples of trainers, each under a `costgov run` as its first lines say: steps, tokens, causes, and its end."""
 
 from __future__ import annotations
 
@@ -10,31 +10,57 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.rows import whole_of
 from tests.drills.attribution.compare import read_run
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 STEPS, SAFETY_S = 40, 200.0
-# Tokens of a step, over all ranks.
-EXAMPLES = {
-    "examples/trainers/lightning_fit.py": ("lightning", 2 * 8 * 64),
-    "examples/trainers/trl_sft.py": ("trl", 8 * 32),
-    "examples/trainers/titan_fsdp2.py": ("torch", 2 * 2 * 4 * 64),
+# Tokens of a step, over all ranks, and the causes that its hook tells besides those of every run.
+STOPS = {Cause.CHECKPOINT, Cause.EVALUATION}
+EXAMPLES: dict[str, tuple[str, int, set[Cause]]] = {
+    "examples/trainers/accelerate_loop.py": ("accelerate", 2 * 2 * 4 * 64, STOPS),
+    "examples/trainers/composer_fit.py": ("composer", 2 * 8 * 64, STOPS),
+    "examples/trainers/deepspeed_zero.py": ("deepspeed", 2 * 2 * 4 * 64, STOPS),
+    "examples/trainers/hf_trainer.py": ("transformers", 2 * 4 * 32, STOPS),
+    "examples/trainers/lightning_fit.py": ("lightning", 2 * 8 * 64, STOPS),
+    "examples/trainers/trl_sft.py": ("trl", 8 * 32, {Cause.CHECKPOINT}),
+    "examples/trainers/titan_fsdp2.py": ("torch", 2 * 2 * 4 * 64, {*STOPS, Cause.RECOMPUTE}),
 }
+PRINTED = "examples/trainers/megatron_log.py"  # No rank of it attaches.
 
 
 def test_each_example_is_played() -> None:
-    assert set(EXAMPLES) == {str(path.relative_to(ROOT)) for path in (ROOT / "examples/trainers").glob("*.py")}
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "examples/trainers").glob("*.py")}
+    assert {*EXAMPLES, PRINTED} == there
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_trains_to_its_end_under_costgov(example: str) -> None:
-    package, step_tokens = EXAMPLES[example]
+    package, step_tokens, causes = EXAMPLES[example]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
+    run, said = play(example)
+    assert (run["step"], run["completed"]) == (STEPS, True), said[-6000:]
+    assert run["tokens_total"] == STEPS * step_tokens, json.dumps(run)[:2000]
+    assert run["last_good"] is not None, said[-6000:]
+    told = whole_of(TimeAccount.restored(run["time"], same_boot=False)).by_cause
+    assert {Cause.PRODUCTIVE, *causes} <= {cause for cause, amount in told.items() if amount.ns}, told
+
+
+def test_what_megatron_prints_tells_steps_and_tokens() -> None:
+    run, said = play(PRINTED)
+    assert (run["step"], run["tokens_total"]) == (STEPS, STEPS * 16 * 64), said[-6000:]
+
+
+def play(example: str) -> tuple[dict[str, Any], str]:
+    """The run as the journal has it, and what was printed."""
     (command,) = re.findall(r"^ *(costgov run .+)$", (ROOT / example).read_text(), re.MULTILINE)
     command = command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run --standalone ")
     with tempfile.TemporaryDirectory(prefix="trains-") as directory:  # A short path: sockets lie in it.
@@ -47,6 +73,7 @@ def test_an_example_trains_to_its_end_under_costgov(example: str) -> None:
                 **{name: value for name, value in os.environ.items() if name != "COSTGOV_SOCKET"},
                 "PATH": f"{BIN}:{os.environ['PATH']}",
                 "PYTHONPATH": str(ROOT),
+                "DS_ACCELERATOR": "cpu",
                 "PYTHONWARNINGS": "ignore",
                 "OMP_NUM_THREADS": "1",
                 "STEPS": str(STEPS),
@@ -60,6 +87,4 @@ def test_an_example_trains_to_its_end_under_costgov(example: str) -> None:
         said = played.stdout + played.stderr
         assert played.returncode == 0, said[-6000:]
         run = read_run(next(work.glob("state/**/costgov.db")))
-    assert (run["step"], run["completed"]) == (STEPS, True), said[-6000:]
-    assert run["tokens_total"] == STEPS * step_tokens, json.dumps(run)[:2000]
-    assert run["last_good"] is not None, said[-6000:]
+    return run, said

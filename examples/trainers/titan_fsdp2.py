@@ -7,6 +7,7 @@ for data, of all micro-steps), shim.phase() around the evaluation, and shim.chec
 """
 
 import os
+from concurrent.futures import Future
 
 import torch
 from torch import distributed, nn
@@ -66,9 +67,11 @@ def loss_of(pred: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(pred[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
-def save(directory: str, tag: str, _client_state: object) -> None:
+def save(directory: str, tag: str, _client_state: object) -> Future:
+    """The shards are copied; a thread writes them while the training goes on. Whoever asked waits for what returns."""
     weights, states = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": states}, checkpoint_id=os.path.join(directory, tag))
+    path = os.path.join(directory, tag)
+    return dcp.async_save({"model": weights, "optimizer": states}, checkpoint_id=path, process_group=saving)
 
 
 def load(directory: str, tag: str) -> None:
@@ -81,6 +84,7 @@ kind = "cuda" if torch.cuda.is_available() else "cpu"
 if kind == "cuda":
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 distributed.init_process_group("nccl" if kind == "cuda" else "gloo")
+saving = distributed.new_group(backend="gloo")  # The thread's own: a collective of the training would meet it else.
 torch.manual_seed(3)
 model = Transformer().to(kind)
 mesh = init_device_mesh(kind, (distributed.get_world_size(),), mesh_dim_names=("dp_shard",))

@@ -16,6 +16,7 @@ from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs
 from governor.core.engine.node import NodeFacts
 from governor.core.money.lines import Lines
 from governor.core.money.prices import Chosen, Day
+from governor.planner.catalog import driver_peaks
 from governor.ports import Cloud, Preflight, PriceSource
 from governor.settings.model import Settings
 
@@ -124,5 +125,6 @@ def node_facts(
         idle_stop_ns=settings.node.idle_stop,
         exclusive=exclusive,
         streams=frozenset(entry.run for entry in settings.jsonl),
+        gpu_peaks=driver_peaks(),
         redact_keys=settings.redact.keys,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
+from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, is_whole
 from governor.core.money.prices import Machine, PriceKind
 from governor.planner.model.candidates import Offer
@@ -68,6 +69,28 @@ USUAL_MODELS = {
     "llama318b": "Llama3-8B", "llama3170b": "Llama3-70B", "llama3370b": "Llama3-70B", "llama3405b": "Llama3.1-405B",
 }  # fmt: skip
 USUAL = {"a100": "A100-SXM-80GB", "h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "h800": "H800-SXM-80GB"}
+
+
+# What NVIDIA's drivers call them; old drivers leave out the first word. What is not here has no known peak: an H100 NVL
+# and an A10G are other chips, or other clocks.
+DRIVER_NAMES = {
+    "A100-SXM-40GB": "NVIDIA A100-SXM4-40GB", "A100-SXM-80GB": "NVIDIA A100-SXM4-80GB",
+    "A100-PCIe-80GB": "NVIDIA A100 80GB PCIe", "A800-80GB": "NVIDIA A800-SXM4-80GB",
+    "H100-SXM-80GB": "NVIDIA H100 80GB HBM3", "H100-PCIe-80GB": "NVIDIA H100 PCIe",
+    "H200-SXM-141GB": "NVIDIA H200", "H800-SXM-80GB": "NVIDIA H800", "H20-96GB": "NVIDIA H20",
+    "GH200-96GB": "NVIDIA GH200 480GB", "B200": "NVIDIA B200", "B300": "NVIDIA B300 SXM6 AC", "GB200": "NVIDIA GB200",
+    "GB300": "NVIDIA GB300", "L40S": "NVIDIA L40S", "L4": "NVIDIA L4", "A10": "NVIDIA A10", "A6000": "NVIDIA RTX A6000",
+    "RTX4090": "NVIDIA GeForce RTX 4090", "RTX5090": "NVIDIA GeForce RTX 5090", "RTX3090": "NVIDIA GeForce RTX 3090",
+    "RTX4070Ti-SUPER": "NVIDIA GeForce RTX 4070 Ti SUPER",
+}  # fmt: skip
+
+
+@cache
+def driver_peaks() -> dict[str, Peak]:
+    """Dense bf16 peaks by the name that a driver has for the GPU."""
+    known = {told: catalogue_gpus()[name] for name, told in DRIVER_NAMES.items()}
+    peaks = {told: Peak(gpu.name, gpu.peak_bf16 * 1e12) for told, gpu in known.items()}
+    return peaks | {told.removeprefix("NVIDIA "): peak for told, peak in peaks.items()}
 
 
 def _nearest(name: str, known: list[str], kind: str) -> str:

@@ -156,6 +156,7 @@ def _figures(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("step", count_text(run["step"]) + (f" of {count_text(total)}" if total else "")),
         ("loss", loss_text(run["loss"])),
         ("tokens/s", count_text(run["tokens_per_s"])),
+        *([("MFU", percent(run["mfu"]))] if run["mfu"] is not None else []),
         ("spent", spent_text(run)),
         ("$/1M tokens now", money_text(run["usd_per_mtok"])),
         ("$/1M tokens all-in", money_text(run["usd_per_mtok_all_in"])),

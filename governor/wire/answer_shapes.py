@@ -28,6 +28,7 @@ _RUN: Final = {
             "step?",
             "total_steps?",
             "tokens_per_s?",
+            "mfu?",
             "usd_per_mtok?",
             "usd_per_mtok_all_in?",
             "usd_per_mtok_useful?",

@@ -218,22 +218,22 @@ def read_gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> GpuSample | Non
     if not isinstance(busy, list) or len(busy) > GPUS_MAX:
         return None
     lists = [note.get(name) for name in ("uuids", "memory_used_bytes", "memory_total_bytes", "pids")]
-    lists.append(note.get("figures", []))  # Older recordings have none.
+    lists += [note.get("figures", []), note.get("names", [])]  # Older recordings have none.
     if any(not isinstance(one, list) or len(one) not in (0, len(busy)) for one in lists):
         return None
-    uuids, used, total, pids, told = (one or [] for one in lists)
+    uuids, used, total, pids, told, names = (one or [] for one in lists)
     figures = tuple(known for one in told if (known := read_figures(one)) is not None)
     if len(figures) < len(told):
         return None
     if not (
         all(one is None or (type(one) in (int, float) and 0 <= one <= 1) for one in busy)
-        and all(isinstance(one, str) for one in uuids)
+        and all(isinstance(one, str) for one in (*uuids, *names))
         and all(one is None or type(one) is int for one in (*used, *total))
         and all(one is None or (isinstance(one, list) and all(type(pid) is int for pid in one)) for one in pids)
     ):
         return None
     whose = tuple(None if one is None else frozenset(one) for one in pids)
-    return GpuSample(at, None, tuple(busy), tuple(uuids), tuple(used), tuple(total), whose, figures)
+    return GpuSample(at, None, tuple(busy), tuple(uuids), tuple(used), tuple(total), whose, figures, tuple(names))
 
 
 def _host(note: Mapping[str, Any], at: MonoNs, run: str) -> Event | None:

@@ -136,6 +136,7 @@ def gpus(sample: GpuSample) -> bytes:
         memory_total_bytes=sample.memory_total_bytes,
         pids=[None if pids is None else sorted(pids) for pids in sample.pids],
         **({"figures": [one.told() for one in sample.figures]} if sample.figures else {}),
+        **({"names": sample.names} if sample.names else {}),
     )
 
 

@@ -39,7 +39,8 @@ def run_row(**changed: Any) -> dict[str, Any]:
     return {
         "run": "llama-8b", "uid": 1000, "attempt": "a1", "stage": "stage1", "policy": "default", "mode": "enforce",
         "state": "training", "step": 12_040, "total_steps": 30_000, "loss": 2.3071, "tokens_total": 49_000_000,
-        "tokens_per_s": 41_300.0, "stepless_s": None, "step_s": 0.4, "spend_usd": 220.0,
+        "tokens_per_s": 41_300.0, "mfu": 0.412, "tokens_per_s_per_gpu": 5_162.5, "stepless_s": None, "step_s": 0.4,
+        "spend_usd": 220.0,
         "spend_rate_usd_per_hour": USD_PER_HOUR, "paid_by": None, "ceiling_usd": 300.0, "usd_per_mtok": 0.148,
         "usd_per_mtok_all_in": 0.1791, "expected_usd_per_mtok": 0.14, "drift_frac": 0.057, "runway_s": 13_080.0,
         "world_size": 8, "ranks_connected": 8, "last_frame_age_s": 0.2, "hold": None, "halt": None, "end": None,
@@ -55,6 +56,7 @@ HALTING: Final = {
 HELD: Final = {"hold": {"left_s": 3_180.0, "reason": "evaluating by hand"}}
 YOUNG: Final = {
     "run": "tiny", "state": "starting", "step": None, "total_steps": None, "loss": None, "tokens_per_s": None,
+    "mfu": None, "tokens_per_s_per_gpu": None,
     "spend_usd": 0.0, "spend_rate_usd_per_hour": None, "ceiling_usd": None, "usd_per_mtok": None,
     "usd_per_mtok_all_in": None, "expected_usd_per_mtok": None, "drift_frac": None, "runway_s": None, "world_size": 1,
     "ranks_connected": 0, "last_frame_age_s": None, "machine": {"gpus": None}, "time": time_row(priced=False),

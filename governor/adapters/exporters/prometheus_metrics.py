@@ -178,6 +178,17 @@ METRICS: Final = (
     _run("costgov_run_tokens_per_second", "gauge",
          "Tokens per second over the recent window; absent while no step comes.",
          lambda run: run.tokens_per_s),
+    _run("costgov_run_gpu_tokens_per_second", "gauge",
+         "The same over the number of ranks; absent where no rank has told of a GPU.",
+         lambda run: run.speed.tokens_per_s_per_gpu),
+    _run("costgov_run_model_flops_per_second", "gauge",
+         "6 floating-point operations for each parameter and token (PaLM, appendix B), of all GPUs; without attention, "
+         "and what is computed again. Absent where no rank tells the parameters.",
+         lambda run: run.speed.model_flops_per_s),
+    _run("costgov_run_mfu_ratio", "gauge",
+         "Model FLOP/s over the GPUs' dense bf16 peak, 0 to 1; absent where the model, or the peak of GPUs of that "
+         "name, is unknown: `costgov status --json` says why (`mfu_absent`).",
+         lambda run: run.speed.mfu),
     _run("costgov_run_spend_usd_total", "counter", "Spend by our ledger, over all attempts.",
          lambda run: _usd(run.spend_usd_micros)),
     _run("costgov_run_spend_rate_usd_per_hour", "gauge", "What the run costs now; absent while the price is unknown.",

@@ -136,6 +136,7 @@ def _sample(at: MonoNs, readings: Sequence[GpuReading]) -> GpuSample:
         tuple(reading.memory_total_bytes for reading in readings),
         tuple(None if reading.pids is None else frozenset(reading.pids) for reading in readings),
         tuple(reading.figures for reading in readings),
+        tuple(reading.name for reading in readings),
     )
 
 

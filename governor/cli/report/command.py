@@ -24,7 +24,8 @@ from governor.text.table import plain
 
 if TYPE_CHECKING:
     from governor.cli.report.known import Places
-    from governor.reports.run.facts import Peak, RunFacts
+    from governor.core.base.model_speed import Peak
+    from governor.reports.run.facts import RunFacts
 
 _SHOW: Final = "show"
 HALTS_MAX: Final = 200  # Sections of a page.
@@ -165,8 +166,8 @@ def peak_of(gpu: str | None) -> Peak | None:
     """The dense bf16 peak of a GPU that the user names. Fails in one line where the catalogue has none."""
     if gpu is None:
         return None
+    from governor.core.base.model_speed import Peak
     from governor.planner.catalog import UnknownNameError, gpu_named
-    from governor.reports.run.facts import Peak
 
     try:
         found = gpu_named(gpu)

@@ -18,10 +18,12 @@ from governor.cli.common import ExitCode, Failed, settings_from, sockets
 from governor.cli.cost.charges import journals_in
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.rows import time_row, whole_of
+from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.lines import price_of
-from governor.reports.run.facts import Peak, RunFacts
+from governor.planner.catalog import driver_peaks
+from governor.reports.run.facts import RunFacts
 from governor.reports.run.series import RunSeries
 from governor.text.table import plain
 from governor.wire import control_client
@@ -90,6 +92,7 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
         series=series,
         unread=unread,
         peak=peak,
+        peaks=driver_peaks(),
     )
 
 

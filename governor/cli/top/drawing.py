@@ -145,6 +145,8 @@ def _prices(run: Mapping[str, Any]) -> str:
     if expected is not None:
         parts.append(f"{money_text(expected)} expected" + (f" ({drift})" if drift else ""))
     parts += [f"runway {seconds_text(run.get('runway_s'))}", f"goodput {goodput_text(run)}"]
+    if run.get("mfu") is not None:
+        parts.append(f"MFU {percent(run['mfu'])}")
     parts.append(f"{run['ranks_connected']} of {run['world_size']} ranks")
     if run.get("step") is not None:
         parts.append(

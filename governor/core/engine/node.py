@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.model_speed import Peak
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.run_names import announced_as
 from governor.core.base.shares import NOTHING, Claim, UidRange, user_of
@@ -68,6 +69,7 @@ class NodeFacts:
     # Under `costgov run`, the one launched command is the node's tenant.
     exclusive: bool = False
     streams: frozenset[str] = frozenset()  # Names of `[[jsonl]]` streams: the configuration gives them, and no hello.
+    gpu_peaks: Mapping[str, Peak] = field(default_factory=dict)  # By the name that a driver has for a GPU.
     redact_keys: tuple[str, ...] = ()  # Options whose values are secrets, beside the usual ones (core.base.secrets).
 
     @property
@@ -234,9 +236,8 @@ class Node:
 
     @property
     def has_dropped_names(self) -> bool:
-        """Whether the journal may have runs that memory has not."""
-        # An older governor's journal dropped what was beyond this number, and has no word for it.
-        is_full = len(self.runs) + len(self.past) >= PAST_MAX
+        """Whether the journal may have runs that memory has not. An older governor's has no word for it."""
+        is_full = len(self.runs) + len(self.past) >= PAST_MAX  # What was beyond this number it has dropped.
         return self.names_dropped or is_full or self.ledger.book.runs.folded_total > 0
 
     def note_not_recalled(self, name: str) -> None:
@@ -249,8 +250,7 @@ class Node:
         """Note that this incident of the run exists."""
         self.numbers[run] = max(number, self.numbers.pop(run, 0))
         if len(self.numbers) > NUMBERS_MAX:
-            oldest = next(iter(self.numbers))
-            self.numbers_floor = max(self.numbers_floor, self.numbers.pop(oldest))
+            self.numbers_floor = max(self.numbers_floor, self.numbers.pop(next(iter(self.numbers))))
 
     def of_incident(self, incident_id: str) -> ManagedRun | None:
         name = self.incidents.get(incident_id)

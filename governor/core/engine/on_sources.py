@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from governor.core.base.identity import RUN_NAME
+from governor.core.base.model_speed import SLICED, Peak, peak_of_names
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.engine import budgeting, charging, incidents, launched_command, names
 from governor.core.engine.managed_run import ManagedRun
@@ -54,6 +56,7 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
         if places:
             managed.gpus_asked_at = sample.at
             shown = of_places(sample, places, managed.run.run)
+            intake.note_peak(managed.run, peak_of(shown, node.facts.gpu_peaks))
             _show(managed, shown if is_certain else replace(shown, uuids=()))
     return []
 
@@ -108,7 +111,15 @@ def of_places(sample: GpuSample, places: list[int], run: str) -> GpuSample:
         memory_total_bytes=tuple(sample.memory_total_bytes[place] for place in places if sample.memory_total_bytes),
         pids=tuple(sample.pids[place] for place in places if sample.pids),
         figures=tuple(sample.figures[place] for place in places if sample.figures),
+        names=tuple(sample.names[place] for place in places if sample.names),
     )
+
+
+def peak_of(shown: GpuSample, peaks: Mapping[str, Peak]) -> Peak | str:
+    """The peak of a run's GPUs, or why none is known."""
+    if any(figures.is_mig for figures in shown.figures):
+        return SLICED
+    return peak_of_names(frozenset(shown.names), peaks)
 
 
 def on_host_memory(node: Node, event: HostMemory) -> list[Effect]:

@@ -35,6 +35,7 @@ class GpuSample:
     memory_total_bytes: tuple[int | None, ...] = ()
     pids: tuple[frozenset[int] | None, ...] = ()  # The processes that compute on it; None: the driver does not say.
     figures: tuple[GpuFigures, ...] = ()
+    names: tuple[str, ...] = ()  # As the driver calls their kind: "NVIDIA H100 80GB HBM3".
 
     def is_lost(self, place: int) -> bool:
         """Whether this GPU has fallen off the bus, as the driver says. It computes nothing more."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from governor.core.base.identity import ConnectionId
+from governor.core.base.model_speed import Peak
 from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import RunEnd
@@ -160,6 +161,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     run.saves_in = hello.checkpoint_dir or run.saves_in
     run.tokens_per_step = hello.tokens_per_step or run.tokens_per_step
     run.total_steps = hello.total_steps or run.total_steps
+    run.parameters = hello.parameters or run.parameters
     run.data_parallel_size = hello.data_parallel_size or run.data_parallel_size
     if hello.rank == 0 or not run.resume_argv:
         run.resume_argv = hello.resume_argv
@@ -254,6 +256,11 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
         rank.phase = change.phase
         rank.phase_at = change.at
     run.last_frame_at = change.at
+
+
+def note_peak(run: Run, peak: Peak | str) -> None:
+    """`peak`, a text: why none is known of its GPUs."""
+    run.peak = peak
 
 
 def apply_machine(run: Run, event: MachineEvent) -> None:

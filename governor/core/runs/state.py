@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.model_speed import NO_NAME, Peak
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
@@ -146,6 +147,7 @@ class Run:
     has_loaded: bool = False  # Its process has loaded a checkpoint.
     tokens_per_step: int | None = None
     total_steps: int | None = None
+    parameters: int | None = None  # Of the whole model.
     ranks: dict[int, Rank] = field(default_factory=dict)
     # From the journal: the ranks that this attempt had before our restart. They say hello again one after another.
     ranks_before: frozenset[int] = frozenset()
@@ -187,6 +189,7 @@ class Run:
     tokens_per_s: float | None = None  # Over the last steps, as `pace` has them.
     # The machine under it.
     gpus: GpuSample | None = None  # Its own GPUs, as last shown.
+    peak: Peak | str = NO_NAME  # Of one of them; a text: why it is unknown.
     host_memory: HostMemory | None = None
     group_memory: HostMemory | None = None
     host_use: HostSample | None = None  # Its own processes', as last shown.

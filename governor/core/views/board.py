@@ -25,6 +25,8 @@ _FIGURES: Final = (
     "total_steps",
     "loss",
     "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "mfu",
     "stepless_s",
     "spend_usd",
     "spend_rate_usd_per_hour",

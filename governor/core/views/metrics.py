@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from governor.core.base.model_speed import ModelSpeed
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs
 from governor.core.engine.command import ceilings
 from governor.core.engine.managed_run import ManagedRun
@@ -19,7 +20,7 @@ from governor.core.money.ceiling_forecast import CeilingHit
 from governor.core.money.expected import ExpectedCost
 from governor.core.money.forecast import Forecast, Interval
 from governor.core.money.token_price import TokenPrices
-from governor.core.views.status import node_status
+from governor.core.views.status import node_status, speed_of
 
 # A lag up to a quarter second (one tick) is within the promise; beyond it halts start late.
 LAG_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -115,6 +116,7 @@ class RunReading:
     tokens_total: int | None = None
     tokens_nonpad: int | None = None
     tokens_per_s: float | None = None
+    speed: ModelSpeed = ModelSpeed()
     step_s: float | None = None
     loss: float | None = None
     loss_unseen: bool | None = None  # None: the run has ended.
@@ -219,6 +221,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         tokens_total=managed.trained_tokens,
         tokens_nonpad=run.nonpad_tokens,
         tokens_per_s=run.tokens_per_s if run.stepless_ns(at) is None else None,
+        speed=speed_of(run, at),
         step_s=run.step_times.median(),
         loss=run.loss,
         loss_unseen=managed.shows_no_loss if run.alive else None,

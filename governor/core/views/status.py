@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.attribution.rows import time_row, whole_of
+from governor.core.base.model_speed import ModelSpeed, model_speed
 from governor.core.base.policy import COMMAND_LINE
 from governor.core.base.save_interval import advice, mtbf_s
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
@@ -169,13 +170,29 @@ def _reached_in_s(cap: Cap) -> float | None:
     return met.after_ns / NS_PER_S if met is not None else None
 
 
+def speed_of(run: Run, at: MonoNs) -> ModelSpeed:
+    """As of its last steps. A log has no ranks, and so no GPUs that are known to be all of the run's."""
+    has_gpus = any(rank.gpu_uuids for rank in run.ranks.values())
+    speed = run.tokens_per_s if run.stepless_ns(at) is None else None
+    return model_speed(speed, run.parameters, run.world_size if has_gpus else None, run.peak)
+
+
+def _speed(run: Run, at: MonoNs) -> dict[str, Any]:
+    stepless_ns = run.stepless_ns(at)
+    return {
+        "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
+        **speed_of(run, at)._asdict(),  # By `tokens_per_s`; base.model_speed has the definitions.
+        "parameters": run.parameters,
+        "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
+    }
+
+
 def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
     run = managed.run
     rate = None if managed.is_strangers else run.spend_rate_usd_micros_per_hour
     ceiling = managed.policy.budget.ceiling_usd_micros
     incident = managed.incident
     findings = managed.rules.findings
-    stepless_ns = run.stepless_ns(at)
     return {
         "run": run.run,
         "uid": run.uid,
@@ -191,8 +208,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "tokens_at": run.tokens_total,  # Where its last step is: less, while it trains again what it had.
         "tokens_nonpad": run.nonpad_tokens,
         "pad_frac": run.pad_frac,
-        "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
-        "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
+        **_speed(run, at),
         "loss_unseen_steps": managed.lossless_steps,
         "unwatched_beside": run.beside,
         "step_s": run.step_times.median(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, utc_text
-from governor.reports.run.facts import RunFacts, mfu_of
+from governor.reports.run.facts import RunFacts, peak_used, speed_of
 from governor.reports.run.sections import length
 from governor.reports.run.series import RunSeries
 from governor.reports.run.unseen import EXPECTED, not_verified
@@ -35,7 +35,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "usd": time.get("usd"),
         "productive_s": time.get("productive_s"),
         "productive_usd": time.get("productive_usd"),
-        "mfu": mfu_of(facts),
+        "mfu": speed_of(facts).mfu,
         "goodput": time.get("goodput"),
         "causes": [
             {**cause, "evidence": _evidence(cause, facts)}
@@ -87,13 +87,13 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
 def _throughput(facts: RunFacts) -> dict[str, Any]:
     series, time = facts.series, facts.told.get("time") or {}
     tokens, wall_s = facts.told.get("tokens_total"), time.get("wall_s")
-    speed = series.tokens_per_s if series is not None else None
-    ranks = series.world_size if series is not None and series.has_gpus else None
+    model, peak = speed_of(facts), peak_used(facts)
     return {
         "tokens_total": tokens,
         "tokens_wasted": facts.told.get("tokens_wasted"),
-        "tokens_per_s": speed,
-        "tokens_per_s_per_gpu": speed / ranks if speed is not None and ranks else None,
+        "tokens_per_s": series.tokens_per_s if series is not None else None,
+        "tokens_per_s_per_gpu": model.tokens_per_s_per_gpu,
+        "model_flops_per_s": model.model_flops_per_s,
         # Over all time that the run held the node. Tokens of before its recording are in `tokens_total` alone.
         "tokens_per_s_all_in": series.tokens / wall_s if series is not None and series.tokens and wall_s else None,
         "step": facts.told.get("step"),
@@ -103,8 +103,8 @@ def _throughput(facts: RunFacts) -> dict[str, Any]:
         "tokens_per_s_windows": interval_row(series.windows.tokens_per_s()) if series is not None else None,
         "parameters": series.parameters if series is not None else None,
         "world_size": series.world_size if series is not None else None,
-        "peak_flops_per_s": facts.peak.flops_per_s if facts.peak is not None else None,
-        "gpu": facts.peak.gpu if facts.peak is not None else None,
+        "peak_flops_per_s": peak.flops_per_s if peak is not None else None,
+        "gpu": peak.gpu if peak is not None else None,
     }
 
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
+from governor.core.base.model_speed import NO_NAME, SLICED, ModelSpeed, Peak, model_speed, peak_of_names
 from governor.reports.run.series import RunSeries
-
-FLOPS_PER_PARAMETER: Final = 6  # Forward and backward of a token; recomputation is no work of the model's.
-
-
-class Peak(NamedTuple):
-    """The dense peak of a GPU in bf16, from the package's table."""
-
-    gpu: str
-    flops_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +24,25 @@ class RunFacts:
     failures: Sequence[Mapping[str, Any]] = ()  # at, what, text.
     series: RunSeries | None = None  # None: there is no recording.
     unread: Sequence[str] = ()  # What could not be read, a line each.
-    peak: Peak | None = None
+    peak: Peak | None = None  # Of the GPU that the user names.
+    peaks: Mapping[str, Peak] = field(default_factory=dict)  # By the names that drivers have for GPUs.
 
 
-def mfu_of(facts: RunFacts) -> float | None:
-    """Model FLOP/s while it steps over the GPUs' dense peak. None where one of its figures is not honest."""
-    mfu = mfu_told(facts)
-    return mfu if mfu is not None and mfu <= 1 else None
+def speed_of(facts: RunFacts) -> ModelSpeed:
+    """While it steps, over the whole recording; `costgov status` tells the same of the last steps."""
+    series = facts.series
+    if series is None:
+        return ModelSpeed()
+    named = peak_of_names(frozenset(series.gpu_names), facts.peaks)
+    peak = facts.peak or (f"{NO_NAME}; name it with --gpu" if named == NO_NAME else named)
+    if facts.peak is None and series.has_slices:
+        peak = SLICED
+    return model_speed(series.tokens_per_s, series.parameters, series.world_size if series.has_gpus else None, peak)
 
 
-def mfu_told(facts: RunFacts) -> float | None:
-    """The same by what is told, which may be more than any GPU does."""
-    series, peak = facts.series, facts.peak
-    if series is None or peak is None or not series.has_gpus or not series.world_size:
-        return None
-    if series.tokens_per_s is None or not series.parameters:
-        return None
-    return FLOPS_PER_PARAMETER * series.parameters * series.tokens_per_s / (series.world_size * peak.flops_per_s)
+def peak_used(facts: RunFacts) -> Peak | None:
+    """The peak that the MFU is of: of the GPU that the user names, else of those that the recording names."""
+    if facts.peak is not None or facts.series is None or facts.series.has_slices:
+        return facts.peak
+    named = peak_of_names(frozenset(facts.series.gpu_names), facts.peaks)
+    return None if isinstance(named, str) else named

@@ -149,6 +149,7 @@ def _throughput(document: Document) -> Section:
         ("of each GPU", count(told["tokens_per_s_per_gpu"])),
         ("over all of its time", count(told["tokens_per_s_all_in"])),
         ("of the windows, 95 %", _interval(told["tokens_per_s_windows"], "{:,.0f}")),
+        ("model TFLOP/s", f"{flops / 1e12:,.3g}" if (flops := told["model_flops_per_s"]) is not None else None),
         ("MFU", share(document["mfu"]) if document["mfu"] is not None else None),
         ("GPU", told["gpu"]),
         ("parameters", count(told["parameters"])),

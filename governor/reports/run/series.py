@@ -79,6 +79,8 @@ class RunSeries:
     world_size: int | None = None
     parameters: int | None = None
     has_gpus: bool = False
+    gpu_names: set[str] = field(default_factory=set)  # As the driver calls their kinds.
+    has_slices: bool = False  # MIG.
     _attempt: str | None = None
     _first_steps: set[int] = field(default_factory=set)  # Ranks that have stepped in this attempt.
     _tokens_per_step: int | None = None
@@ -216,6 +218,8 @@ class RunSeries:
         sums.own_s += max(0.0, (forward_s or 0.0) + (backward_s or 0.0) + (optimizer_s or 0.0) - comm_s)
 
     def _gpus(self, sample: GpuSample) -> None:
+        self.gpu_names.update(sample.names[: GPUS_MAX - len(self.gpu_names)])
+        self.has_slices = self.has_slices or any(one.is_mig for one in sample.figures)
         known = [one for one in sample.busy_frac if one is not None]
         if known and self.began is not None:
             self._draw("GPU busy", (sample.at - self.began) / NS_PER_S, sum(known) / len(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from governor.reports.run.facts import RunFacts, mfu_of
+from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.series import RunSeries
 from governor.reports.run.windows import PARTS
 
@@ -31,8 +31,8 @@ def not_verified(facts: RunFacts) -> Iterator[str]:
         yield "it has no recording: steps, their parts, the time line and its stability are unknown"
         return
     yield from _of_recording(series)
-    if mfu_of(facts) is None:
-        yield f"no MFU: {_why_no_mfu(facts)}"
+    if (absent := speed_of(facts).mfu_absent) is not None:
+        yield f"no MFU: {absent}"
 
 
 def _of_account(time: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
@@ -79,17 +79,3 @@ _STABLE: Final = {"a gradient norm": "grad_norm", "a loss scale": "loss_scale", 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def _why_no_mfu(facts: RunFacts) -> str:
-    series = facts.series
-    assert series is not None, "without a recording nobody asks"
-    if not series.has_gpus:
-        return "no rank has told of a GPU"
-    if not series.parameters:
-        return "no rank has told how many parameters the model has"
-    if facts.peak is None:
-        return "nobody says which GPU it is; name it with --gpu"
-    if series.tokens_per_s is None:
-        return "no step tells its tokens"
-    return "by what is told it would be above 1: the GPU, the parameters or the tokens are not those of this run"

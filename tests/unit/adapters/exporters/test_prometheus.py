@@ -23,6 +23,7 @@ from governor.adapters.exporters.prometheus import (
     ScrapeServer,
 )
 from governor.adapters.exporters.prometheus_metrics import METRICS
+from governor.core.base.model_speed import ModelSpeed
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from governor.core.engine.run_forecast import Pace
 from governor.core.halt.state import HaltState
@@ -62,6 +63,7 @@ FULL = RunReading(
     spend_rate_usd_micros_per_hour=55_040_000,
     ceiling_usd_micros=300_000_000,
     last_frame_wall=WallNs(1_800_000_000_500_000_000),
+    speed=ModelSpeed(4.8e15, 0.61, 12_500.0),
     ranks_connected=8,
     world_size=16,
     incidents_total=1,
@@ -124,6 +126,9 @@ def test_a_run_shows_every_known_value_under_its_labels(exporter: PrometheusExpo
         "costgov_run_drift_all_in_ratio": 0.3,
         "costgov_run_nonpad_tokens_total": 3_850_000,
         "costgov_run_tokens_per_second": 41_000.5,
+        "costgov_run_gpu_tokens_per_second": 12_500,
+        "costgov_run_model_flops_per_second": 4.8e15,
+        "costgov_run_mfu_ratio": 0.61,
         "costgov_run_step_duration_seconds": 1.25,
         "costgov_run_spend_usd_total": 12.345678,
         "costgov_run_usd_per_mtok": 2.469135,
@@ -382,12 +387,6 @@ def test_an_address_in_use_is_one_clear_line(exporter: PrometheusExporter) -> No
     assert port is not None
     with pytest.raises(MetricsUnavailable, match=rf"cannot listen on 127.0.0.1:{port}: .*in use.*; set \[metrics\]"):
         PrometheusExporter("127.0.0.1", port, health=GovernorHealth, tick_ns=1)
-
-
-@pytest.mark.parametrize("address", ["not an address", "203.0.113.7"])
-def test_an_address_that_is_not_ours_is_one_clear_line(address: str) -> None:
-    with pytest.raises(MetricsUnavailable, match="cannot listen on"):
-        PrometheusExporter(address, 0, health=GovernorHealth, tick_ns=1)
 
 
 def test_the_loop_feeds_it_by_ticking(exporter: PrometheusExporter) -> None:

@@ -1,4 +1,4 @@
-"""The scrape server on a machine that has nothing left for it."""
+"""The scrape server on a machine that has nothing left for it, or not its address."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import threading
 from contextlib import closing
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
-from governor.adapters.exporters.prometheus import ScrapeServer
+from governor.adapters.exporters.prometheus import MetricsUnavailable, PrometheusExporter, ScrapeServer
+from governor.core.views.metrics import GovernorHealth
 
 
 class CountingServer(ScrapeServer):
@@ -41,3 +43,9 @@ def test_without_a_descriptor_for_a_scraper_it_says_so_once_and_waits() -> None:
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         assert server.asked < 10
     assert [entry["event"] for entry in said] == ["scraper_not_accepted"]
+
+
+@pytest.mark.parametrize("address", ["not an address", "203.0.113.7"])
+def test_an_address_that_is_not_ours_is_one_clear_line(address: str) -> None:
+    with pytest.raises(MetricsUnavailable, match="cannot listen on"):
+        PrometheusExporter(address, 0, health=GovernorHealth, tick_ns=1)

@@ -105,5 +105,7 @@ def test_what_the_gpus_do_is_told_beside_who_computes_on_them() -> None:
     _, sample = GpuWatch(gpus, FakeProcesses(), accelerators=list).poll(MonoNs(LOOK_PERIOD_NS))
     at = MonoNs(LOOK_PERIOD_NS)
     pids = (frozenset({7, 8}), None)
-    assert sample == GpuSample(at, None, (0.9, None), ("GPU-1", "GPU-2"), (5, 1), (80, None), pids, (UNTOLD, lost))
+    assert sample == GpuSample(
+        at, None, (0.9, None), ("GPU-1", "GPU-2"), (5, 1), (80, None), pids, (UNTOLD, lost), ("H100", "H100")
+    )
     gpus.close()

@@ -9,6 +9,7 @@ import pytest
 
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.model_speed import NO_NAME, SLICED, Peak
 from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
@@ -18,7 +19,9 @@ from governor.core.events.hardware import UNTOLD, GpuFigures
 from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.events.streams import StreamOpened
-from governor.core.views.status import machine_status
+from governor.core.views.board import take_board
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
+from governor.core.views.status import machine_status, run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick, training
 
 GIB = 1 << 30
@@ -258,3 +261,32 @@ def test_a_process_without_ranks_that_goes_back_is_judged() -> None:
     play(node, *(a_step(first + n, connection=None, when=60 + n, loss=1.0) for n in range(5)))
     play(node, a_step(first + 5, connection=None, when=66, loss=math.nan))
     assert node.runs["llama"].incident is not None
+
+
+PEAKS = {"H100": Peak("H100-SXM-80GB", 1_000_000.0)}
+
+
+def test_status_and_metrics_tell_one_mfu_by_the_names_of_its_gpus() -> None:
+    """2 ranks, 1,000 tokens a second, 100 parameters: 600,000 of 2,000,000 operations a second."""
+    node = make_node(gpu_peaks=PEAKS)
+    play(node, tick(0), *(hello(rank, parameters=100, gpu_uuids=(f"GPU-{'ab'[rank]}",)) for rank in (0, 1)))
+    told = run_status(node.runs["llama"], at(0))
+    assert (told["mfu"], told["mfu_absent"], told["tokens_per_s_per_gpu"]) == (None, NO_NAME, None)
+    play(node, *(PhaseChange(at(0), ConnectionId(rank + 1), "llama", rank, "train") for rank in (0, 1)))
+    for number in range(1, 31):
+        play(node, a_step(number, 0, tokens=1000), a_step(number, 1), tick(number))
+    engine.step(node, sample(at=at(30), names=("H100", "H100")))
+    told = run_status(node.runs["llama"], at(30))
+    assert told["tokens_per_s"] == pytest.approx(1000)
+    assert told["mfu"] == pytest.approx(0.3)
+    assert told["mfu_absent"] is None
+    assert told["model_flops_per_s"] == pytest.approx(600_000)
+    assert told["tokens_per_s_per_gpu"] == pytest.approx(500)
+    [metric] = take_snapshot(node, at(30), GovernorHealth(), LagReading(), "").runs
+    assert metric.speed._asdict() == {name: told[name] for name in metric.speed._asdict()}
+    board = take_board(node, at(30))["runs"][0]
+    assert board["mfu"] == told["mfu"]
+    engine.step(node, sample(at=at(31), names=("H100", "H100"), figures=(UNTOLD, GpuFigures(is_mig=True))))
+    told = run_status(node.runs["llama"], at(31))
+    assert (told["mfu"], told["mfu_absent"]) == (None, SLICED)
+    assert told["model_flops_per_s"] is not None

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from governor.core.base.model_speed import SLICED
+from governor.core.events.hardware import GpuFigures
+from governor.core.events.machine import GpuSample
+from governor.planner.catalog import driver_peaks
 from governor.reports.run.compare import SAME, compare_document, is_regression
 from governor.reports.run.document import run_document
 from governor.reports.run.drawn import page
-from governor.reports.run.facts import RunFacts, mfu_of
+from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.sections import adding_up, sections
-from tests.golden.run_report_cases import CASES, bare_run, hostile_run, trained, whole_run
+from tests.golden.run_report_cases import CASES, at, bare_run, hostile_run, trained, whole_run
 from trainer_shim.wire import worded
 
 
@@ -38,16 +42,30 @@ def test_printed_dollars_add_up_to_the_printed_total(total: float) -> None:
 
 def test_mfu_is_absent_where_one_of_its_figures_is() -> None:
     whole = whole_run()
-    assert mfu_of(whole) == pytest.approx(6 * 1e9 * 32_768 / (2 * 989e12))
+    assert speed_of(whole).mfu == pytest.approx(6 * 1e9 * 32_768 / (2 * 989e12))
     no_peak = RunFacts("a", whole.told, "ended", series=whole.series)
     assert run_document(no_peak)["mfu"] is None
     assert any("name it with --gpu" in line for line in run_document(no_peak)["not_verified"])
     fast = RunFacts("a", whole.told, "ended", series=trained(length=0.01), peak=whole.peak)
-    assert mfu_of(fast) is None
+    assert speed_of(fast).mfu is None
     assert any("would be above 1" in line for line in run_document(fast)["not_verified"])
     no_gpu = trained(steps=5)
     no_gpu.has_gpus = False
-    assert mfu_of(RunFacts("a", whole.told, "ended", series=no_gpu, peak=whole.peak)) is None
+    assert speed_of(RunFacts("a", whole.told, "ended", series=no_gpu, peak=whole.peak)).mfu is None
+
+
+def test_the_gpus_names_in_the_recording_tell_their_peak() -> None:
+    series = trained(steps=5)
+    series.see(GpuSample(at(30), None, (0.9, 0.9), names=("NVIDIA H100 80GB HBM3",) * 2))
+    named = RunFacts("a", whole_run().told, "ended", series=series, peaks=driver_peaks())
+    document = run_document(named)
+    assert document["mfu"] == pytest.approx(6 * 1e9 * 32_768 / (2 * 989e12))
+    assert document["throughput"]["gpu"] == "H100-SXM-80GB"
+    assert document["throughput"]["model_flops_per_s"] == pytest.approx(6 * 1e9 * 32_768)
+    series.see(GpuSample(at(31), None, (0.9,), figures=(GpuFigures(is_mig=True),)))
+    assert run_document(named)["mfu"] is None
+    assert run_document(named)["throughput"]["gpu"] is None
+    assert f"no MFU: {SLICED}" in run_document(named)["not_verified"]
 
 
 def test_a_run_of_which_little_is_known_says_so() -> None:

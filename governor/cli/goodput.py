@@ -115,7 +115,8 @@ def _sum(wholes: Sequence[Whole]) -> Whole:
     for whole in wholes:
         for cause, amount in whole.by_cause.items():
             by_cause.setdefault(cause, Amount()).add(amount.ns, amount.usd_micros)
-    return Whole(by_cause, sum(whole.steps for whole in wholes), {})
+    weak = frozenset(cause for whole in wholes for cause in whole.weak)
+    return Whole(by_cause, sum(whole.steps for whole in wholes), {}, weak)
 
 
 def _show(known: Sequence[LogGoodput], *, is_priced: bool) -> None:

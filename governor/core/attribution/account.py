@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.attribution.causes import Cause, Shares, apportion
+from governor.core.attribution.loader import LoaderUse, restored_use
 from governor.core.attribution.rank_line import RankLine
 from governor.core.attribution.split import split
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
+from governor.core.events.machine import HostSample
 
 # A window has enough steps for a straggler to show, and a price change falls into few.
 WINDOW_NS: Final = 10 * NS_PER_S
 # Ticks come four times a second. A longer pause is the governor's own absence: nobody knows what was then.
 AWAY_NS: Final = 5 * NS_PER_S
+STARVED_FRAC: Final = 0.1  # Of a window's rank-time in waiting for data: less starves nobody.
 ENOUGH_FRAC: Final = 0.99  # Micro-dollars are coarse: of a second at two dollars an hour there are 555.
 
 
@@ -53,6 +56,10 @@ class TimeAccount:
     has_begun: bool = False  # A rank or a log has spoken.
     straggler_ns: dict[int, int] = field(default_factory=dict)  # By the rank for which the others waited.
     steps: int = 0
+    # Rank-time of a cause as told, and what of it is weak: a bound, or not timed (see rows.py).
+    told_ns: dict[Cause, int] = field(default_factory=dict)
+    weak_ns: dict[Cause, int] = field(default_factory=dict)
+    loader: LoaderUse = field(default_factory=LoaderUse)
     _ranks: dict[int, RankLine] = field(default_factory=dict)
     _gone: dict[int, RankLine] = field(default_factory=dict)  # Told, and not yet divided.
     _is_halted: bool = False
@@ -185,6 +192,11 @@ class TimeAccount:
         if not self._ranks:
             self._close(at)
 
+    def look(self, sample: HostSample) -> None:
+        """The processes of its ranks, and those below. Before the first step no loader is judged."""
+        if any(line.has_stepped for line in self._ranks.values()):
+            self.loader.look(sample)
+
     # --- halts and ends ----------------------------------------------------------------------------------------
 
     def halt_begins(self, at: MonoNs, *, is_hang: bool) -> None:
@@ -216,8 +228,9 @@ class TimeAccount:
         """Divide of the pool what the ranks have told; all of it once no rank is left."""
         self._closed_at = at
         lines = {**self._gone, **self._ranks}
-        told, slow = told_by(lines)
+        told, slow, weak = told_by(lines)
         self._gone.clear()
+        self._judge(told, weak)
         whole = sum(told.values())
         left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
         if not whole and self._ranks:
@@ -234,6 +247,15 @@ class TimeAccount:
         if slow is not None:
             waited = time.get(Cause.STRAGGLER, 0)
             self.straggler_ns[slow] = self.straggler_ns.get(slow, 0) + waited
+
+    def _judge(self, told: Shares, weak: Shares) -> None:
+        """Note how sure a window is, and what the loader did if ranks waited for it."""
+        for cause, ns in told.items():
+            self.told_ns[cause] = self.told_ns.get(cause, 0) + ns
+        for cause, ns in weak.items():
+            self.weak_ns[cause] = self.weak_ns.get(cause, 0) + ns
+        if told:
+            self.loader.close(starved=told.get(Cause.DATA, 0) >= STARVED_FRAC * sum(told.values()))
 
     def _put(self, cause: Cause, ns: int, usd_micros: int) -> None:
         if ns or usd_micros:
@@ -272,15 +294,21 @@ class TimeAccount:
             "has_begun": self.has_begun,
             **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
             **({"halted": True} if self._is_halted else {}),
+            **({"weak": self._weak_row()} if self.weak_ns else {}),
+            **({"loader": self.loader.kept} if self.loader.kept else {}),
             **(
                 {"straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()}} if self.straggler_ns else {}
             ),
         }
 
+    def _weak_row(self) -> dict[str, list[int]]:
+        return {cause.value: [self.told_ns.get(cause, 0), ns] for cause, ns in self.weak_ns.items()}
+
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
         """KeyError, TypeError, ValueError or AttributeError where it is not one of ours."""
         furthest, boot_to = row["furthest_step"], row["boot_to"]
+        weak = {Cause(name): (int(told), int(ns)) for name, (told, ns) in row.get("weak", {}).items()}
         return cls(
             by_cause={Cause(name): Amount(*map(int, told)) for name, told in row["by_cause"].items()},
             pool_ns=int(row["pool"][0]),
@@ -294,21 +322,26 @@ class TimeAccount:
             has_begun=bool(row["has_begun"]),
             straggler_ns={int(rank): int(ns) for rank, ns in row.get("straggler_ns", {}).items()},
             steps=int(row["steps"]),
+            told_ns={cause: told for cause, (told, _) in weak.items()},
+            weak_ns={cause: ns for cause, (_, ns) in weak.items()},
+            loader=restored_use(row.get("loader", {})),
             _is_halted=bool(row.get("halted")),
         )
 
 
-def told_by(lines: Mapping[int, RankLine]) -> tuple[Shares, int | None]:
-    """What the ranks have told since the last call, by cause, and the rank for which the others waited."""
-    sums, told = {}, dict[Cause, int]()
+def told_by(lines: Mapping[int, RankLine]) -> tuple[Shares, int | None, Shares]:
+    """What the ranks have told since the last call, by cause; for which rank the others waited; and what is weak."""
+    sums, told, weak = {}, dict[Cause, int](), dict[Cause, int]()
     for rank, line in lines.items():
-        mine, direct = line.take()
+        mine, direct, unsure = line.take()
         if mine.steps:
             sums[rank] = mine
         _sum_into(told, direct.items())
+        _sum_into(weak, unsure.items())
     found = split(sums)
     _sum_into(told, found.by_cause.items())
-    return told, found.slow_rank
+    _sum_into(weak, found.weak.items())
+    return told, found.slow_rank, weak
 
 
 def _sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:

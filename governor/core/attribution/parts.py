@@ -52,12 +52,15 @@ class RankSums:
     tells_communication: bool = False
     steps: int = 0
     offload_ns: int = 0  # Of which: inside OPTIMIZER.
+    bound_ns: int = 0  # Of DATA: an upper bound, with the loop's own code in it.
 
     def add(self, parts: list[int], step: Step) -> None:
         mine = self.parts
         for index, part in enumerate(parts):
             mine[index] += part
         self.steps += 1
+        if step.data_bound:
+            self.bound_ns += parts[DATA]
         if step.comm_s is not None:
             self.communication_ns += whole_ns(step.comm_s)
             self.tells_communication = True

@@ -44,6 +44,7 @@ class RankLine:
     start: Cause = Cause.START_UP  # What the time before its first step is.
     sums: RankSums = field(default_factory=RankSums)
     direct: dict[Cause, int] = field(default_factory=dict)  # Told without a step's parts, in nanoseconds.
+    weak: dict[Cause, int] = field(default_factory=dict)  # Of `direct`, what a log's lines tell by their distance.
     first: tuple[list[int], Step] | None = None  # The first step, until ordinary ones tell what was too long.
     has_stepped: bool = False
     last_step: int | None = None
@@ -114,10 +115,10 @@ class RankLine:
         self.told_to = max(self.told_to, at)
         self.phases.clear()
 
-    def take(self) -> tuple[RankSums, dict[Cause, int]]:
-        """What was told since the last call."""
-        taken = self.sums, self.direct
-        self.sums, self.direct = RankSums(), {}
+    def take(self) -> tuple[RankSums, dict[Cause, int], dict[Cause, int]]:
+        """What was told since the last call: steps, the rest by cause, and what of that is weak."""
+        taken = self.sums, self.direct, self.weak
+        self.sums, self.direct, self.weak = RankSums(), {}, {}
         return taken
 
     def _after_pause(self, step: Step, began: MonoNs, ended: MonoNs) -> MonoNs:
@@ -130,12 +131,14 @@ class RankLine:
         if ended - began <= max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS):
             return began
         named = [cause for _, name in self.phases if (cause := _OF_PHASE.get(name)) is not None]
-        self._tell(named[-1] if named else Cause.UNKNOWN, ended - began - usual)
+        self._tell(named[-1] if named else Cause.UNKNOWN, ended - began - usual, is_weak=True)
         return MonoNs(ended - usual)
 
-    def _tell(self, cause: Cause, ns: int) -> None:
+    def _tell(self, cause: Cause, ns: int, *, is_weak: bool = False) -> None:
         if ns > 0:
             self.direct[cause] = self.direct.get(cause, 0) + ns
+            if is_weak:
+                self.weak[cause] = self.weak.get(cause, 0) + ns
 
     def _settle_first(self) -> None:
         """The first step's time beyond an ordinary one: before the forward pass it is start-up, else warm-up."""
@@ -153,5 +156,5 @@ class RankLine:
             kept[index] -= beyond
             # A log's first line that does not tell its step's time has all of the start in it.
             is_start = index in (part.DATA, part.LOOP) or (index == part.WHOLE and step.step_s is None)
-            self._tell(self.start if is_start else Cause.COMPILE, beyond)
+            self._tell(self.start if is_start else Cause.COMPILE, beyond, is_weak=index == part.WHOLE)
         self.sums.add(kept, step)

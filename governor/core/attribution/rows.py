@@ -1,4 +1,10 @@
-"""A run's time and money by cause, as every view tells it: exact sums, how sure each is, and what to do about it."""
+"""A run's time and money by cause, as every view tells it: exact sums, how sure each is, and what to do about it.
+
+How sure follows from what the frames can tell. "high": the trainer, or the engine itself, times it. "medium": it is
+worked out of what they time. "low": it is a bound, or only a part of it was seen. Where more than WEAK_FRAC of a cause
+was told in a weaker way than usual, the row of WEAKER holds: data without a fetch that was seen (`data_bound`), a
+straggler by forward passes alone, and what is known of a log's lines by their distance.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import LOST, Cause
+from governor.core.attribution.loader import Loader, loader_of
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs
 
 
@@ -79,6 +86,20 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
 # Of a pipeline: its stages may have unlike shares of the model.
 _SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on another node; else look at that rank's GPU"
 
+WEAK_FRAC: Final = 0.1
+_BY_LINES: Final = "up to: by the distance of the log's lines"
+WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
+    Cause.DATA: ("low", "up to: no fetch of a batch was seen, so the loop's own code between steps is in it"),
+    Cause.STRAGGLER: (
+        "low", "one rank's forward pass is longer in each window; no frame tells the time in collectives"
+    ),
+    Cause.CHECKPOINT: ("medium", f"{_BY_LINES}, between which it saved"),
+    Cause.EVALUATION: ("medium", f"{_BY_LINES}, between which it evaluated"),
+    Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one"),
+    Cause.START_UP: ("medium", f"{_BY_LINES}: until the first one, without an ordinary step"),
+    Cause.RESTART: ("medium", f"{_BY_LINES}: until the attempt's first one, without an ordinary step"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -87,6 +108,8 @@ class Whole:
     by_cause: Mapping[Cause, Amount]
     steps: int
     straggler_ns: Mapping[int, int]
+    weak: frozenset[Cause] = frozenset()  # Those that WEAKER is for.
+    loader: Loader | None = None
 
     @property
     def wall_ns(self) -> int:
@@ -108,7 +131,9 @@ class Whole:
 
 def whole_of(account: TimeAccount, at: MonoNs | None = None) -> Whole:
     """`at`: now, of a run that lives; None of one whose account is read from the journal."""
-    return Whole(account.now(at or MonoNs(0)), account.steps, dict(account.straggler_ns))
+    weak = frozenset(cause for cause, ns in account.weak_ns.items() if ns > WEAK_FRAC * account.told_ns.get(cause, 0))
+    by_cause, loader = account.now(at or MonoNs(0)), loader_of(account.loader.kept)
+    return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader)
 
 
 def time_row(whole: Whole) -> dict[str, Any]:
@@ -127,10 +152,16 @@ def time_row(whole: Whole) -> dict[str, Any]:
 
 def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
     amount, advice = _of(whole, cause), ADVICE[cause]
-    evidence = advice.evidence
+    confidence, evidence = WEAKER[cause] if cause in whole.weak else (advice.confidence, advice.evidence)
+    loader = whole.loader if cause is Cause.DATA else None
+    if loader is not None:
+        evidence = f"{evidence}; {loader.evidence}"
     if cause is Cause.STRAGGLER and whole.straggler_ns:
         slow = max(whole.straggler_ns, key=lambda rank: whole.straggler_ns[rank])
         evidence = f"{evidence}: rank {slow}"
+    next_step = (loader.next_step if loader is not None else None) or advice.next_step
+    if cause is Cause.STRAGGLER and Cause.BUBBLE in whole.by_cause:
+        next_step = _SLOW_STAGE
     usd = amount.usd_micros / MICROS_PER_USD
     return {
         "cause": cause.value,
@@ -138,9 +169,10 @@ def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
         "usd": usd,
         "share": amount.ns / whole.wall_ns if whole.wall_ns else None,
         "usd_per_hour": usd / hours if hours else None,
-        "confidence": advice.confidence,
+        "confidence": confidence,
+        "kind": loader.kind if loader is not None else None,  # Of data starvation: what the loader did.
         "evidence": evidence,
-        "next_step": _SLOW_STAGE if cause is Cause.STRAGGLER and Cause.BUBBLE in whole.by_cause else advice.next_step,
+        "next_step": next_step,
     }
 
 

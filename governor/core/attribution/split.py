@@ -35,6 +35,7 @@ class Split:
 
     by_cause: dict[Cause, int] = field(default_factory=dict)
     slow_rank: int | None = None  # The one for which all others wait.
+    weak: dict[Cause, int] = field(default_factory=dict)  # Of `by_cause`, what frames tell as a bound, or do not time.
 
     def add(self, cause: Cause, ns: int) -> None:
         if ns:
@@ -57,6 +58,12 @@ def split(ranks: Mapping[int, RankSums]) -> Split:
         _split_rank(found, sums, late.get(rank, Late()))
     if any(Cause.STRAGGLER in one.causes for one in late.values()):
         found.slow_rank = max(ranks, key=lambda rank: _compute_ns(ranks[rank]))
+        if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
+            found.weak[Cause.STRAGGLER] = found.by_cause.get(Cause.STRAGGLER, 0)
+    bound = sum(sums.bound_ns for sums in ranks.values())
+    if bound:  # Who waits for a rank's data waits for what is in that.
+        told = sum(sums.parts[part.DATA] for sums in ranks.values())
+        found.weak[Cause.DATA] = found.by_cause.get(Cause.DATA, 0) * min(bound, told) // max(1, told)
     return found
 
 

@@ -137,7 +137,9 @@ def on_host_sample(node: Node, event: HostSample) -> list[Effect]:
             ranks = set(managed.processes())
             own = tuple(one for one in event.processes if one.rank in ranks)
         if own is not None:
-            _show(managed, replace(event, processes=own, run=managed.run.run))
+            shown = replace(event, processes=own, run=managed.run.run)
+            _show(managed, shown)
+            managed.history.time.look(shown)
     return []
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from governor.core.attribution.causes import LOST
-from governor.core.attribution.rows import ADVICE, time_row, whole_of
-from governor.core.base.units import MonoNs
-from tests.unit.core.attribution.test_account import account_of, end, steps
+import json
+from typing import Any
+
+import pytest
+
+from governor.core.attribution.account import Amount, TimeAccount
+from governor.core.attribution.causes import LOST, Cause
+from governor.core.attribution.parts import BACKWARD, DATA, FORWARD, PARTS, RankSums
+from governor.core.attribution.rows import ADVICE, WEAKER, time_row, whole_of
+from governor.core.attribution.split import split
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.machine import HostSample, NodeUse, ProcessUse
+from tests.unit.core.attribution.test_account import account_of, end, step, steps
 from tests.unit.core.money.test_waste import a_world, until
 
 
@@ -24,3 +34,64 @@ def test_a_row_adds_up() -> None:
     assert abs(row["productive_s"] + sum(cause["s"] for cause in row["causes"]) - row["wall_s"]) < 1e-6
     assert abs(row["productive_usd"] + sum(cause["usd"] for cause in row["causes"]) - row["usd"]) < 1e-9
     assert row["causes"][0]["cause"] == "data_starvation"
+
+
+def data_row(**told: Any) -> dict[str, Any]:
+    """Of a run that waits for data, told so, as its journal has it."""
+    world = a_world()
+    until(world, 5)
+    world.hear()
+    for second in range(31):
+        rank = ProcessId(100, 1000, "boot-1")
+        below = ProcessUse(ProcessId(200, 1, "boot-1"), rank, "pt_data_worker", "R", second * NS_PER_S)
+        processes = (ProcessUse(rank, rank, "python", "S", 0), below)
+        until(world, 6 + second)
+        step(world, second + 1, **({"data_s": 0.4, "forward_s": 0.1} | told))
+        world.play(HostSample(MonoNs(world.mono), NodeUse(cores=8), processes, "llama"))
+    end(world)
+    kept = json.loads(json.dumps(account_of(world).snapshot()))
+    account = TimeAccount.restored(kept, same_boot=True)
+    assert account.snapshot() == kept
+    row = time_row(whole_of(account))
+    assert row == time_row(whole_of(account_of(world), MonoNs(world.mono)))
+    found: dict[str, Any] = next(one for one in row["causes"] if one["cause"] == "data_starvation")
+    return found
+
+
+def test_the_loaders_kind_is_in_the_row_live_and_from_the_journal() -> None:
+    row = data_row()
+    assert (row["kind"], row["confidence"]) == ("cpu", "high")
+    assert "1 loader worker at 100% of a core" in row["evidence"]
+    assert row["next_step"] != ADVICE[Cause.DATA].next_step
+    little = data_row(data_s=0.01, forward_s=0.49)
+    assert little["kind"] is None, "nobody was starved"
+
+
+def test_a_bound_is_told_as_one() -> None:
+    row = data_row(data_bound=True)
+    assert row["confidence"] == "low"
+    assert row["evidence"].startswith("up to")
+
+
+def sums(forward: int, **told: Any) -> RankSums:
+    parts = [0] * PARTS
+    parts[FORWARD], parts[BACKWARD], parts[DATA] = forward, 100, 50
+    return RankSums(parts=parts, steps=9, **told)
+
+
+def test_what_each_cause_is_weak_by() -> None:
+    """By the frames: a bound of data, and a straggler without the time in collectives."""
+    slow = split({0: sums(90), 1: sums(10)})
+    assert slow.weak == {Cause.STRAGGLER: slow.by_cause[Cause.STRAGGLER]}
+    told = {"tells_communication": True, "communication_ns": 10}
+    assert split({0: sums(90, **told), 1: sums(10, **told)}).weak == {}
+    bound = split({0: sums(90, bound_ns=50, **told), 1: sums(90, **told)})
+    assert bound.weak == {Cause.DATA: bound.by_cause[Cause.DATA] // 2}
+
+
+@pytest.mark.parametrize("cause", WEAKER)
+def test_a_tenth_that_is_weak_weakens_the_cause(cause: Cause) -> None:
+    for weak, expected in ((10, ADVICE[cause].confidence), (11, WEAKER[cause][0])):
+        account = TimeAccount({cause: Amount(100, 1)}, told_ns={cause: 100}, weak_ns={cause: weak}, has_begun=True)
+        row = time_row(whole_of(account))["causes"][0]
+        assert row["confidence"] == expected

@@ -124,7 +124,11 @@ def loader_of(told: Mapping[str, int]) -> Loader | None:
     if max(cpu, runs) >= BUSY_FRAC:
         is_full = told.get("busy_ns", 0) >= CORES_BUSY_FRAC * told.get("core_ns", 0) > 0
         step = "tokenise beforehand: every core is busy, and more workers have none" if is_full else None
-        return Loader("cpu", f"{seen}: they compute", step or "add workers, or tokenise beforehand")
+        return Loader(
+            "cpu",
+            f"{seen}, running or waiting for a core in {runs:.0%} of looks",
+            step or "add workers, or tokenise beforehand",
+        )
     if max(cpu, runs) < QUIET_FRAC and disk < DISK_FRAC / 2:
         return Loader(
             "outside", f"{seen}, not in disk sleep: it waits outside this machine, or sleeps",

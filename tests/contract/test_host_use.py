@@ -68,6 +68,16 @@ def test_a_rank_and_its_workers_are_told_with_what_they_use(kernel: Kernel) -> N
     )
 
 
+def test_where_a_rank_may_run_is_told(kernel: Kernel) -> None:
+    kernel.process(700)
+    for line, cores in (
+        ("0-2,8", frozenset({0, 1, 2, 8})), ("5", frozenset({5})), ("", None), ("9-3", None), ("0-99999999", None),
+        ("x", None),
+    ):  # fmt: skip
+        (kernel.proc / "700" / "status").write_text(f"Cpus_allowed:\tf\nCpus_allowed_list:\t{line}\nMems_allowed:\t1\n")
+        assert look(kernel, RANK)[0].cores == cores, line
+
+
 def test_workers_of_other_threads_and_of_a_forkserver_are_found(kernel: Kernel) -> None:
     kernel.process(700, children=(701,))
     kernel.children(700, 777, (702,))

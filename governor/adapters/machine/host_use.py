@@ -27,6 +27,7 @@ PROCESSES_MAX: Final = 256
 # loader's workers, are looked up every time, the others' so seldom.
 ALL_THREADS_EVERY: Final = 10
 FILE_BYTES_MAX: Final = 16 * 1024
+CORES_MAX: Final = 8192
 NS_PER_TICK: Final = NS_PER_S // os.sysconf("SC_CLK_TCK")
 
 Ranks = Mapping[int, ProcessId]  # By pid.
@@ -107,6 +108,7 @@ class HostUseWatch:
             stat.cpu_ns,
             _number(waits[1]) if len(waits) > 1 else None,
             _read_bytes(_read(f"{directory}/io")),
+            _cores(_read(f"{directory}/status")) if expected is not None else None,
         )
 
 
@@ -133,6 +135,19 @@ def _stat(raw: bytes) -> _Stat | None:
     name = raw[raw.find(b"(") + 1 : end].decode("utf-8", "replace")
     ticks = (int(fields[11]) + int(fields[12])) * NS_PER_TICK
     return _Stat(name, fields[0].decode("ascii", "replace"), ticks, int(fields[19]))
+
+
+def _cores(raw: bytes) -> frozenset[int] | None:
+    """Of /proc/PID/status, the cores on which a process may run: "0-3,8"."""
+    _, _, rest = raw.partition(b"Cpus_allowed_list:")
+    found: set[int] = set()
+    for span in rest.partition(b"\n")[0].strip().split(b","):
+        first, _, last = span.partition(b"-")
+        low, high = _number(first), _number(last or first)
+        if low is None or high is None or not low <= high < CORES_MAX:
+            return None
+        found.update(range(low, high + 1))
+    return frozenset(found)
 
 
 def _read_bytes(raw: bytes) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.attribution.causes import Cause, Shares, apportion
+from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.loader import LoaderUse, restored_use
 from governor.core.attribution.rank_line import RankLine
 from governor.core.attribution.split import split
@@ -60,6 +61,7 @@ class TimeAccount:
     told_ns: dict[Cause, int] = field(default_factory=dict)
     weak_ns: dict[Cause, int] = field(default_factory=dict)
     loader: LoaderUse = field(default_factory=LoaderUse)
+    hardware: HardwareTime = field(default_factory=HardwareTime)
     _ranks: dict[int, RankLine] = field(default_factory=dict)
     _gone: dict[int, RankLine] = field(default_factory=dict)  # Told, and not yet divided.
     _is_halted: bool = False
@@ -141,7 +143,7 @@ class TimeAccount:
         if not self.has_trained:
             self._put(Cause.START_UP, owed_ns, owed)
         elif self._holds:
-            self._put(Cause.RESTART, owed_ns, owed)
+            self._put(self._or_fault(Cause.RESTART), owed_ns, owed)
         else:
             self.between.add(owed_ns, owed)
         return owed
@@ -154,9 +156,10 @@ class TimeAccount:
     def attempt_begins(self, at: MonoNs) -> None:
         """Another attempt begins. Ranks of the one before are gone, and what they had trained is lost if done again."""
         for line in self._ranks.values():  # Nobody has said when they ended.
-            line.give_up(Cause.RESTART, at)
+            line.give_up(Cause.RESTART, self.hardware.until_fault(at))
         self._end_all(at, is_cut=True)
-        self._put(Cause.RESTART, self.between.ns, self.between.usd_micros)
+        self._put(self._or_fault(Cause.RESTART), self.between.ns, self.between.usd_micros)
+        self.hardware.begin_attempt()
         self.between, self._is_halted, self.lost_to = Amount(), False, self.furthest_step
 
     def rank_begins(self, rank: int, at: MonoNs, *, goes_on: bool = False) -> None:
@@ -165,7 +168,7 @@ class TimeAccount:
             return
         if not self._ranks:
             self._closed_at = at
-        start = Cause.RESTART if self.has_trained else Cause.START_UP
+        start = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
         self._ranks[rank] = RankLine(at, start, has_stepped=goes_on and self.has_trained)
         self.has_begun = True
 
@@ -175,7 +178,9 @@ class TimeAccount:
             return
         if line.goes_back(step):  # A checkpoint was loaded in the midst of an attempt.
             self.lost_to = self.furthest_step
+        began = line.told_to
         line.step(step, ended, is_repeated=self.lost_to is not None and step.step <= self.lost_to)
+        self.hardware.stepped(began)
         self.steps += 1
         self.furthest_step = max(step.step, self.furthest_step or 0)
 
@@ -187,7 +192,7 @@ class TimeAccount:
         line = self._ranks.pop(rank, None)
         if line is None:
             return
-        line.end(at)
+        self._end(line, at)
         self._gone[rank] = line
         if not self._ranks:
             self._close(at)
@@ -203,9 +208,10 @@ class TimeAccount:
         """A verdict has come, and the run was charged up to it. What follows is the halt's."""
         for line in self._ranks.values():
             if is_hang:
-                line.give_up(Cause.HANG, at)
+                line.give_up(Cause.HANG, self.hardware.until_fault(at))
         self._end_all(at, is_cut=not is_hang)
-        self._put(Cause.HANG if is_hang else Cause.SHUT_DOWN, self.between.ns, self.between.usd_micros)
+        cause = self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN)
+        self._put(cause, self.between.ns, self.between.usd_micros)
         self.between = Amount()
         self._is_halted = True
 
@@ -217,10 +223,21 @@ class TimeAccount:
     def _end_all(self, at: MonoNs, *, is_cut: bool) -> None:
         """`is_cut`: a step was under way. It is of what its like were."""
         for rank, line in list(self._ranks.items()):
-            line.end(line.told_to if is_cut else at)
+            self._end(line, at, is_cut=is_cut)
             self._gone[rank] = line
         self._ranks.clear()
         self._close(at)
+
+    def _end(self, line: RankLine, at: MonoNs, *, is_cut: bool = False) -> None:
+        """What a rank has not told since a GPU of the run broke is the fault's."""
+        healthy_to = max(line.told_to, self.hardware.until_fault(at))
+        line.end(line.told_to if is_cut else healthy_to)
+        if at > healthy_to:
+            line.told_to = healthy_to
+            line.give_up(Cause.HARDWARE, at)
+
+    def _or_fault(self, cause: Cause) -> Cause:
+        return cause if self.hardware.fault_at is None else Cause.HARDWARE
 
     # --- dividing the pool -------------------------------------------------------------------------------------
 
@@ -228,7 +245,7 @@ class TimeAccount:
         """Divide of the pool what the ranks have told; all of it once no rank is left."""
         self._closed_at = at
         lines = {**self._gone, **self._ranks}
-        told, slow, weak = told_by(lines)
+        told, slow, weak = told_by(lines, self.hardware)
         self._gone.clear()
         self._judge(told, weak)
         whole = sum(told.values())
@@ -270,14 +287,17 @@ class TimeAccount:
             found.setdefault(Cause.UNKNOWN, Amount()).add(silent.ns, silent.usd_micros)  # Nobody has said what it does.
         weights: dict[Cause, int] = {}
         for line in self._ranks.values():
-            for cause, ns in line.tail(at):
+            healthy_to = max(line.told_to, self.hardware.until_fault(at))
+            for cause, ns in line.tail(healthy_to):
                 mine = cause if line.phases or not line.has_stepped else Cause.UNKNOWN
                 weights[mine] = weights.get(mine, 0) + ns
+            if at > healthy_to:
+                weights[Cause.HARDWARE] = weights.get(Cause.HARDWARE, 0) + at - healthy_to
         time, money = apportion(self.pool_ns, weights), apportion(self.pool_usd_micros, weights)
         for cause in time.keys() | money.keys():
             found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
         if self.between.ns or self.between.usd_micros:
-            found.setdefault(Cause.SHUT_DOWN, Amount()).add(self.between.ns, self.between.usd_micros)
+            found.setdefault(self._or_fault(Cause.SHUT_DOWN), Amount()).add(self.between.ns, self.between.usd_micros)
         return found
 
     def snapshot(self) -> dict[str, Any]:
@@ -296,6 +316,7 @@ class TimeAccount:
             **({"halted": True} if self._is_halted else {}),
             **({"weak": self._weak_row()} if self.weak_ns else {}),
             **({"loader": self.loader.kept} if self.loader.kept else {}),
+            **({"hardware": told} if (told := self.hardware.snapshot()) else {}),
             **(
                 {"straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()}} if self.straggler_ns else {}
             ),
@@ -325,11 +346,12 @@ class TimeAccount:
             told_ns={cause: told for cause, (told, _) in weak.items()},
             weak_ns={cause: ns for cause, (_, ns) in weak.items()},
             loader=restored_use(row.get("loader", {})),
+            hardware=HardwareTime.restored(row.get("hardware", {}), same_boot=same_boot),
             _is_halted=bool(row.get("halted")),
         )
 
 
-def told_by(lines: Mapping[int, RankLine]) -> tuple[Shares, int | None, Shares]:
+def told_by(lines: Mapping[int, RankLine], hardware: HardwareTime) -> tuple[Shares, int | None, Shares]:
     """What the ranks have told since the last call, by cause; for which rank the others waited; and what is weak."""
     sums, told, weak = {}, dict[Cause, int](), dict[Cause, int]()
     for rank, line in lines.items():
@@ -338,7 +360,7 @@ def told_by(lines: Mapping[int, RankLine]) -> tuple[Shares, int | None, Shares]:
             sums[rank] = mine
         _sum_into(told, direct.items())
         _sum_into(weak, unsure.items())
-    found = split(sums)
+    found = split(sums, hardware.take(sums))
     _sum_into(told, found.by_cause.items())
     _sum_into(weak, found.weak.items())
     return told, found.slow_rank, weak

@@ -28,6 +28,8 @@ class Cause(Enum):
     RESTART = "restart"  # The same, after an attempt that had trained.
     LOST_STEPS = "lost_steps"  # Steps that were trained before, and lost.
     THROTTLING = "throttling"  # The GPU's clock was held down by heat or power.
+    OTHER_TENANTS = "other_tenants"  # A rank waited for a processor that others used.
+    HARDWARE = "hardware"  # After a GPU of the run broke, until the halt or the next attempt's first step.
     HANG = "hang"  # No progress, until the halt.
     HALT = "halt"  # From the verdict until the halt is closed.
     SHUT_DOWN = "shut_down"  # After the last step, until the run lets go of the node.

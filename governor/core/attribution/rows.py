@@ -9,7 +9,7 @@ straggler by forward passes alone, and what is known of a log's lines by their d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.account import Amount, TimeAccount
@@ -75,6 +75,14 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
     Cause.THROTTLING: Advice(
         "medium", "the GPU's clock was held down", "check the cooling and the power limit of the node"
     ),
+    Cause.OTHER_TENANTS: Advice(
+        "medium", "a rank could run and had no processor, while processes outside the run used its cores",
+        "give the run cores of its own, or move the other processes off the node",
+    ),
+    Cause.HARDWARE: Advice(
+        "high", "from a fault of the run's GPU until the halt or the next attempt's first step",
+        "leave the node out, and report the GPU to the provider",
+    ),
     Cause.HANG: Advice("high", "no progress, until the halt", "read the stacks in the incident"),
     Cause.HALT: Advice("high", "from the verdict until the halt was closed", None),
     Cause.SHUT_DOWN: Advice("high", "after the last step, until the run let go of the node", None),
@@ -110,6 +118,7 @@ class Whole:
     straggler_ns: Mapping[int, int]
     weak: frozenset[Cause] = frozenset()  # Those that WEAKER is for.
     loader: Loader | None = None
+    evidence: Mapping[Cause, str] = field(default_factory=dict)  # What was seen of it, where a sample has told.
 
     @property
     def wall_ns(self) -> int:
@@ -133,7 +142,8 @@ def whole_of(account: TimeAccount, at: MonoNs | None = None) -> Whole:
     """`at`: now, of a run that lives; None of one whose account is read from the journal."""
     weak = frozenset(cause for cause, ns in account.weak_ns.items() if ns > WEAK_FRAC * account.told_ns.get(cause, 0))
     by_cause, loader = account.now(at or MonoNs(0)), loader_of(account.loader.kept)
-    return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader)
+    seen = dict(account.hardware.evidence)
+    return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader, seen)
 
 
 def time_row(whole: Whole) -> dict[str, Any]:
@@ -159,6 +169,8 @@ def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
     if cause is Cause.STRAGGLER and whole.straggler_ns:
         slow = max(whole.straggler_ns, key=lambda rank: whole.straggler_ns[rank])
         evidence = f"{evidence}: rank {slow}"
+    elif cause in whole.evidence:
+        evidence = f"{evidence}: {whole.evidence[cause]}"
     next_step = (loader.next_step if loader is not None else None) or advice.next_step
     if cause is Cause.STRAGGLER and Cause.BUBBLE in whole.by_cause:
         next_step = _SLOW_STAGE

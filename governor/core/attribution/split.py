@@ -13,6 +13,7 @@ from typing import Final
 
 from governor.core.attribution import parts as part
 from governor.core.attribution.causes import Cause
+from governor.core.attribution.hardware_time import Losses, computed_ns
 from governor.core.attribution.parts import RankSums
 
 # Ranks of a healthy run differ by 2 to 5 % net over a window (measured on busy cores). Less is no straggler.
@@ -20,6 +21,7 @@ STRAGGLER_MIN_FRAC: Final = 0.06
 # A window of fewer steps a rank says nothing about who is slow.
 STEPS_MIN: Final = 3
 
+NO_LOSSES: Final[Losses] = {}
 _NAMED: Final = {
     part.DATA: Cause.DATA,
     part.LOOP: Cause.LOOP,
@@ -50,14 +52,14 @@ class Late:
     own_ns: int = 0  # Of it, what was not spent in waiting: it computes longer itself.
 
 
-def split(ranks: Mapping[int, RankSums]) -> Split:
-    """Attribute one window's steps. `ranks`: by rank number."""
+def split(ranks: Mapping[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
+    """Attribute one window's steps. `ranks`: by rank number. `losses`: what each lost of `computed_ns` from outside."""
     found = Split()
-    late = _lateness(ranks)
+    late = _lateness(ranks, losses)
     for rank, sums in ranks.items():
-        _split_rank(found, sums, late.get(rank, Late()))
+        _split_rank(found, sums, late.get(rank, Late()), losses.get(rank, {}))
     if any(Cause.STRAGGLER in one.causes for one in late.values()):
-        found.slow_rank = max(ranks, key=lambda rank: _compute_ns(ranks[rank]))
+        found.slow_rank = max(ranks, key=lambda rank: _own(ranks[rank], losses.get(rank, {}))[Cause.STRAGGLER])
         if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
             found.weak[Cause.STRAGGLER] = found.by_cause.get(Cause.STRAGGLER, 0)
     bound = sum(sums.bound_ns for sums in ranks.values())
@@ -67,7 +69,7 @@ def split(ranks: Mapping[int, RankSums]) -> Split:
     return found
 
 
-def _split_rank(found: Split, sums: RankSums, late: Late) -> None:
+def _split_rank(found: Split, sums: RankSums, late: Late, losses: Mapping[Cause, int]) -> None:
     left = list(sums.parts)
     for index, cause in _NAMED.items():
         found.add(cause, left[index])
@@ -75,6 +77,9 @@ def _split_rank(found: Split, sums: RankSums, late: Late) -> None:
     working = left[part.FORWARD] + left[part.BACKWARD] + left[part.OPTIMIZER] + left[part.WHOLE] - recompute - offload
     found.add(Cause.RECOMPUTE, recompute)
     found.add(Cause.OFFLOAD, offload)
+    for cause, ns in losses.items():
+        found.add(cause, ns)
+        working -= ns
     communication = min(sums.communication_ns, working)
     waited, bubble = 0, left[part.BUBBLE]
     for cause, ns in late.causes.items():
@@ -105,11 +110,11 @@ def _compute_ns(sums: RankSums) -> int:
     return sums.parts[part.FORWARD]
 
 
-def _lateness(ranks: Mapping[int, RankSums]) -> dict[int, Late]:
+def _lateness(ranks: Mapping[int, RankSums], losses: Losses) -> dict[int, Late]:
     """What each rank lost to the slowest one in this window, by the cause that made it slow."""
     if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
         return {}
-    own = {rank: _own(sums) for rank, sums in ranks.items()}
+    own = {rank: _own(sums, losses.get(rank, {})) for rank, sums in ranks.items()}
     last = max(own, key=lambda rank: (sum(own[rank].values()), -rank))
     usual = sorted(causes[Cause.STRAGGLER] for causes in own.values())[(len(own) - 1) // 2]
     slower = max(0, own[last][Cause.STRAGGLER] - usual)
@@ -131,14 +136,18 @@ def _lateness(ranks: Mapping[int, RankSums]) -> dict[int, Late]:
     return found
 
 
-def _own(sums: RankSums) -> dict[Cause, int]:
-    told = sums.parts
+def _own(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:
+    told, whole = sums.parts, computed_ns(sums)
+    compute, lost = _compute_ns(sums), sum(losses.values())
     own: dict[Cause, int] = {
         Cause.DATA: told[part.DATA],
         Cause.LOOP: told[part.LOOP],
         Cause.CHECKPOINT: told[part.CHECKPOINT],
         Cause.EVALUATION: told[part.EVALUATION],
         Cause.OFFLOAD: _offload_ns(sums),
-        Cause.STRAGGLER: _compute_ns(sums),
+        Cause.THROTTLING: losses.get(Cause.THROTTLING, 0),
+        Cause.OTHER_TENANTS: losses.get(Cause.OTHER_TENANTS, 0),
+        # What it lost from outside it lost evenly over what it computed.
+        Cause.STRAGGLER: max(0, compute - compute * lost // whole) if whole else compute,
     }
     return own

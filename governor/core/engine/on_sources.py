@@ -14,6 +14,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent import time
 from governor.core.engine.spent.tokens import end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.machine import (
@@ -57,6 +58,8 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
             managed.gpus_asked_at = sample.at
             shown = of_places(sample, places, managed.run.run)
             intake.note_peak(managed.run, peak_of(shown, node.facts.gpu_peaks))
+            if is_certain:
+                time.on_gpus(managed, shown, places)
             _show(managed, shown if is_certain else replace(shown, uuids=()))
     return []
 
@@ -138,6 +141,7 @@ def on_host_sample(node: Node, event: HostSample) -> list[Effect]:
             own = tuple(one for one in event.processes if one.rank in ranks)
         if own is not None:
             shown = replace(event, processes=own, run=managed.run.run)
+            time.on_host(managed, shown)
             _show(managed, shown)
             managed.history.time.look(shown)
     return []

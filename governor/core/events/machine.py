@@ -97,6 +97,7 @@ class ProcessUse:
     core_wait_ns: int | None = None
     # From storage; what the page cache had is not in it. None: not told, as of another user's process.
     read_bytes: int | None = None
+    cores: frozenset[int] | None = None  # On which a rank may run. None: not told, as of processes below it.
 
 
 @dataclass(frozen=True, slots=True)

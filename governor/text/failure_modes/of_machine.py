@@ -55,7 +55,8 @@ MODES: Final = (
         symptom="A GPU has fallen off the bus, told an XID error that needs a reset, or counted new uncorrected ECC "
         "errors. Ranks crash on it, hang, or compute what is wrong.",
         triggers=("gpu_fault",),
-        evidence="Which GPU, the XID or the number of errors, as the driver says.",
+        evidence="Which GPU, the XID or the number of errors, as the driver says. The time behind a fatal XID or a lost "
+        "GPU is the cause `hardware`.",
         action="The shipped policies observe: most such runs end by themselves or hang, and those have their rules.",
         recovery=(
             "Read the XID in NVIDIA's catalogue: it says whether a reset is enough.",
@@ -69,7 +70,8 @@ MODES: Final = (
         title="heat or power hold a GPU down",
         symptom="Clocks are below their maximum, and the driver names heat, a power brake or the power cap.",
         triggers=("gpu_throttled",),
-        evidence="Which GPU, the driver's reasons, for how long, its clock and temperature.",
+        evidence="Which GPU, the driver's reasons, for how long, its clock and temperature. In the report and the "
+        "metrics: the cause `throttling` in seconds and dollars.",
         action="The shipped policies observe. The run goes on, slower.",
         recovery=(
             "Look at the temperatures of the node's GPUs: one that is hotter than its neighbours has a cooling fault.",

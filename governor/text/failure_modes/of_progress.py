@@ -67,7 +67,7 @@ MODES: Final = (
         "default policy observes.",
         recovery=(
             "See which cause has grown in the dashboard or in `costgov_run_time_seconds_total`: data, "
-            "communication, straggler, pipeline bubble, optimizer offload, throttling, checkpoint.",
+            "communication, straggler, pipeline bubble, optimizer offload, throttling, other tenants, checkpoint.",
             "See the clocks and temperature of the GPUs, and who else is on the node.",
             "By design (longer sequences, a larger batch): `costgov incident mark last --false`, and set the floor "
             "for it.",

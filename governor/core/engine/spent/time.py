@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from governor.core.base.units import BootNs, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import PhaseChange, Step
+from governor.core.events.machine import GpuSample, HostSample
 from governor.core.runs import own_time
 from governor.core.runs.state import Rank
 
@@ -16,6 +17,7 @@ from governor.core.runs.state import Rank
 OF_LOG: Final = 0
 # Their halts end a silence: what came before the verdict was no training.
 OF_SILENCE: Final = frozenset({"hang", "log_stalled"})
+OF_FAULT: Final = "gpu_fault"
 
 
 def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:
@@ -52,6 +54,31 @@ def on_phase(managed: ManagedRun, rank: Rank | None, phase: PhaseChange) -> None
     managed.history.time.phase(OF_LOG if rank is None else rank.rank, phase.at, phase.phase)
 
 
+def on_gpus(managed: ManagedRun, sample: GpuSample, places: Sequence[int]) -> None:
+    """`sample`: the GPUs that are surely the run's. `places`: theirs on the node, by which people know them.
+
+    A rank computes on those where the driver shows its process, else on the only one that it has announced.
+    """
+    names = [f"GPU {place}" for place in places]
+    of_rank = dict[int, tuple[str, ...]]()
+    for rank in managed.run.ranks.values():
+        pid = rank.peer.process.pid
+        mine = [name for name, pids in zip(names, sample.pids, strict=False) if pids and pid in pids]
+        if not mine and len(rank.gpu_uuids) == 1:
+            mine = [name for name, uuid in zip(names, sample.uuids, strict=False) if uuid == rank.gpu_uuids[0]]
+        if mine:
+            of_rank[rank.rank] = tuple(mine)
+    told = dict(zip(names, sample.figures, strict=False))
+    managed.history.time.hardware.see_gpus(sample.at, told, of_rank)
+
+
+def on_host(managed: ManagedRun, sample: HostSample) -> None:
+    ranks = {rank.peer.process: rank.rank for rank in managed.run.ranks.values() if rank.connected}
+    managed.history.time.hardware.queue.see(sample, ranks)
+
+
 def on_verdict(managed: ManagedRun, trigger: str, at: MonoNs) -> None:
     """The run was charged up to its verdict. What comes after it is the halt's."""
+    if trigger == OF_FAULT:
+        managed.history.time.hardware.fault_halts(at)
     managed.history.time.halt_begins(at, is_hang=trigger in OF_SILENCE)

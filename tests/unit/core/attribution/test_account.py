@@ -14,8 +14,9 @@ from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
+from governor.core.events.hardware import GpuFigures
 from governor.core.events.inputs import Bye, PhaseChange, TrainerExited
-from governor.core.events.machine import PriceRead
+from governor.core.events.machine import GpuSample, HostSample, NodeUse, PriceRead, ProcessUse
 from governor.core.events.operators import OperatorHalt
 from governor.core.rules.triggers import load
 from tests.unit.core.engine.test_metering import World
@@ -185,7 +186,23 @@ ACTS = st.one_of(
     st.tuples(st.sampled_from(["step", "rank1", "phase"]), st.integers(0, 30)),
     st.tuples(st.sampled_from(["again", "bye", "halt", "exit", "blip"]), st.just(0)),
     st.tuples(st.just("price"), st.integers(1, 10**9)),
+    st.tuples(st.sampled_from(["clock", "queue", "fault"]), st.integers(0, 30)),
 )
+
+
+def sample(world: World, act: str, amount: int) -> GpuSample | HostSample:
+    """Of a machine whose GPU's clock is held down, whose GPU is lost, or whose cores others use."""
+    now = MonoNs(world.mono)
+    ranks = [rank.peer.process for rank in world.node.runs["llama"].run.ranks.values()]
+    if act == "queue":
+        waited = now * amount // 30
+        uses = tuple(ProcessUse(one, one, "python", "R", now - waited, waited) for one in ranks)
+        return HostSample(now, NodeUse(2, 2.0 * now / NS_PER_S), uses)
+    figures = GpuFigures(
+        sm_clock_mhz=66.0 * amount, sm_clock_max_mhz=1980.0, clock_reasons=(0, 0x40)[amount % 2], is_lost=act == "fault"
+    )
+    pids = frozenset(one.pid for one in ranks)
+    return GpuSample(now, None, (1.0,), ("GPU-0",), pids=(pids,), figures=(figures,))
 
 
 @given(st.lists(ACTS, max_size=60))
@@ -200,10 +217,8 @@ def test_every_micro_dollar_has_one_cause(acts: list[tuple[str, int]]) -> None:
             case "restart":
                 world.pass_time("run", amount)
                 world.restart()
-            case "again":
-                attempts += 1
-                world.hear(attempt=f"a{attempts}", peer=peer(1000 + attempts))
-            case "blip":
+            case "again" | "blip":
+                attempts += act == "again"
                 world.hear(attempt=f"a{attempts}", peer=peer(1000 + attempts))
             case "step":
                 step(world, amount)
@@ -219,6 +234,8 @@ def test_every_micro_dollar_has_one_cause(acts: list[tuple[str, int]]) -> None:
                 world.play(TrainerExited(now, "llama", exit_code=1))
             case "halt":
                 world.play(OperatorHalt(now, "llama", uid=0, reason="enough"))
+            case "clock" | "fault" | "queue":
+                world.play(sample(world, act, amount))
             case "price":
                 boot, wall = world.node.ledger.charged_to, world.node.metered_wall
                 world.play(PriceRead(now, boot, wall, UsdMicros(amount), "x", "2026-11-01"))

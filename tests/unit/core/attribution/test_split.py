@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from governor.core.attribution import parts as part
 from governor.core.attribution.causes import Cause
+from governor.core.attribution.hardware_time import computed_ns
 from governor.core.attribution.parts import PARTS, RankSums
 from governor.core.attribution.split import Split, split
 
@@ -100,7 +101,42 @@ def test_two_steps_say_nothing_of_who_is_slow() -> None:
     assert of(sums(steps=2, forward=200, backward=800), sums(steps=2, forward=500, backward=500)).slow_rank is None
 
 
+def test_a_throttled_rank_costs_the_others_their_wait_for_it() -> None:
+    """Rank 1 computes at half its clock: 500 of its 1,000. Rank 0 computes 500, and waits 500 in its backward pass."""
+    ranks = {0: sums(forward=200, backward=800), 1: sums(forward=400, backward=600)}
+    found = split(ranks, {1: {Cause.THROTTLING: 500}})
+    assert found.by_cause == {Cause.THROTTLING: 1000, Cause.PRODUCTIVE: 1000}
+    assert found.slow_rank is None
+
+
+def test_of_two_throttled_ranks_the_worse_one_counts() -> None:
+    """Rank 1 is at half its clock, rank 0 at three quarters."""
+    ranks = {0: sums(forward=266, backward=734), 1: sums(forward=400, backward=600)}
+    found = split(ranks, {0: {Cause.THROTTLING: 250}, 1: {Cause.THROTTLING: 500}})
+    assert found.by_cause[Cause.THROTTLING] == 1000
+
+
+def test_what_others_take_is_not_the_wires() -> None:
+    """Rank 1 waits 300 of its 700 for a processor; both are 300 on the wire, and rank 0 waits 300 more for rank 1."""
+    ranks = {
+        0: sums(communication=600, forward=300, backward=700),
+        1: sums(communication=300, forward=600, backward=400),
+    }
+    found = split(ranks, {1: {Cause.OTHER_TENANTS: 300}})
+    assert found.by_cause == {Cause.OTHER_TENANTS: 600, Cause.COMMUNICATION: 600, Cause.PRODUCTIVE: 800}
+
+
+def test_a_straggler_beside_a_throttled_rank_is_told_apart() -> None:
+    """Rank 1 computes 800, of which its clock costs 100: the other 300 more than its like are its own."""
+    ranks = {0: sums(forward=400, backward=600), 1: sums(forward=800, backward=200)}
+    found = split(ranks, {1: {Cause.THROTTLING: 100}})
+    assert found.slow_rank == 1
+    assert found.by_cause[Cause.THROTTLING] == 200
+    assert found.by_cause[Cause.STRAGGLER] == 2 * (800 - 80 - 400)
+
+
 NS = st.integers(0, 10**12)
+LOSSES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=5, max_size=5)
 RANKS = st.lists(
     st.builds(
         RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, st.booleans(), st.integers(1, 9), NS
@@ -109,8 +145,12 @@ RANKS = st.lists(
 )  # fmt: skip
 
 
-@given(RANKS)
-def test_whatever_ranks_tell_is_attributed_once(ranks: list[RankSums]) -> None:
-    found = of(*ranks)
+@given(RANKS, LOSSES)
+def test_whatever_ranks_tell_is_attributed_once(ranks: list[RankSums], fracs: list[tuple[float, float]]) -> None:
+    losses: dict[int, dict[Cause, int]] = {}
+    for rank, (one, (throttled, queued)) in enumerate(zip(ranks, fracs, strict=False)):
+        lost = int(computed_ns(one) * throttled)
+        losses[rank] = {Cause.THROTTLING: lost, Cause.OTHER_TENANTS: int((computed_ns(one) - lost) * queued)}
+    found = split(dict(enumerate(ranks)), losses)
     assert sum(found.by_cause.values()) == sum(one.total_ns for one in ranks)
     assert all(ns > 0 for ns in found.by_cause.values())

@@ -1,0 +1,107 @@
+"""How long ranks waited for a processor that other processes than the run's used.
+
+The kernel tells how long a rank's main thread could have run and had no core (schedstat), and what each process and the
+whole machine used. A wait is the others' doing only so far as they used the rank's cores: a run whose own threads want
+more cores than it has waits for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import NS_PER_S
+from governor.core.events.machine import HostSample, ProcessUse
+
+STALE_NS: Final = 30 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWait:
+    """Of one rank, over the time since the last call."""
+
+    frac: float  # Of that time: what it waited because of others.
+    waited_frac: float  # All of its waiting.
+    others_cores: float  # Cores that others used, of those on which the rank may run.
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Nanoseconds. `own` and `own_wait`: of all processes of the run that may run on the rank's cores."""
+
+    seen: int = 0
+    wait: int = 0
+    own: int = 0
+    own_wait: int = 0
+    others: int = 0
+    cores: float = 0.0
+
+    def told(self) -> QueueWait | None:
+        if not self.seen or not self.cores:
+            return None
+        own, waited = self.own / self.seen, self.wait / self.seen
+        others = min(self.others / self.seen, self.cores - own)
+        if others <= 0:
+            return None
+        # With more threads than cores each one loses its part of what the others took. Else none waits for its like.
+        is_crowded = own + self.own_wait / self.seen > self.cores
+        return QueueWait(min(waited, others / self.cores if is_crowded else others, 1.0), waited, others)
+
+
+@dataclass(slots=True)
+class QueueTime:
+    _last: HostSample | None = None
+    _sums: dict[int, _Sums] = field(default_factory=dict)  # By rank.
+
+    def see(self, sample: HostSample, ranks: Mapping[ProcessId, int]) -> None:
+        """Take one look at the run's processes. `ranks`: their numbers."""
+        last, self._last = self._last, sample
+        if last is None or not 0 < sample.at - last.at <= STALE_NS:
+            return
+        if sample.node.cpu_busy_s is None or last.node.cpu_busy_s is None:
+            return
+        before = {one.process: one for one in last.processes}
+        used = {one.process: _used(one, before.get(one.process)) for one in sample.processes}
+        busy = int((sample.node.cpu_busy_s - last.node.cpu_busy_s) * NS_PER_S)
+        others = max(0, busy - sum(used.values()))
+        mains = {one.process: one for one in sample.processes if one.process in ranks}
+        for process, one in mains.items():
+            cores = _cores(one, sample)
+            wait = _waited(one, before.get(process))
+            if not cores or wait is None:
+                continue
+            beside = {other for other, main in mains.items() if _meet(one, main)}
+            sums = self._sums.setdefault(ranks[process], _Sums())
+            sums.seen += sample.at - last.at
+            sums.wait += wait
+            sums.others += others
+            sums.cores = cores
+            sums.own += sum(used[each.process] for each in sample.processes if each.rank in beside)
+            sums.own_wait += sum(_waited(mains[other], before.get(other)) or 0 for other in beside)
+
+    def take(self, rank: int) -> QueueWait | None:
+        """Since the last call for this rank. None: nothing is known, or others used none of its cores."""
+        sums = self._sums.pop(rank, None)
+        return sums.told() if sums is not None else None
+
+
+def _used(now: ProcessUse, before: ProcessUse | None) -> int:
+    """A process that is new began since the last look, or was not looked at: then all of it counts as the run's."""
+    return max(0, now.cpu_ns - (before.cpu_ns if before is not None else 0))
+
+
+def _waited(now: ProcessUse, before: ProcessUse | None) -> int | None:
+    if before is None or now.core_wait_ns is None or before.core_wait_ns is None:
+        return None
+    return max(0, now.core_wait_ns - before.core_wait_ns)
+
+
+def _cores(one: ProcessUse, sample: HostSample) -> float:
+    """On how many it may run at once. 0: unknown."""
+    return float(len(one.cores) if one.cores is not None else sample.node.cores or 0)
+
+
+def _meet(one: ProcessUse, other: ProcessUse) -> bool:
+    return one.cores is None or other.cores is None or not one.cores.isdisjoint(other.cores)

@@ -55,8 +55,8 @@ MODES: Final = (
         symptom="A GPU has fallen off the bus, told an XID error that needs a reset, or counted new uncorrected ECC "
         "errors. Ranks crash on it, hang, or compute what is wrong.",
         triggers=("gpu_fault",),
-        evidence="Which GPU, the XID or the number of errors, as the driver says. The time behind a fatal XID or a lost "
-        "GPU is the cause `hardware`.",
+        evidence="Which GPU, the XID or the number of errors, as the driver says. The time behind a fatal XID or a "
+        "lost GPU is the cause `hardware`.",
         action="The shipped policies observe: most such runs end by themselves or hang, and those have their rules.",
         recovery=(
             "Read the XID in NVIDIA's catalogue: it says whether a reset is enough.",

@@ -7,6 +7,7 @@ account is read from its journal afterwards. Without a name all of them are play
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.drills.attribution.compare import EXPECTED, Row, row_of
@@ -81,7 +82,8 @@ def play(name: str, engine: str, amount: float = AMOUNT, steps: int = STEPS, kee
         work = Path(directory)
         out = work / "out"
         out.mkdir()
-        code, output = run(_command(name, engine, amount, steps, out), work)
+        with hog() if name == "neighbour" else contextlib.nullcontext():
+            code, output = run(_command(name, engine, amount, steps, out), work)
         if code != 0:
             raise RuntimeError(f"{name}, {engine}: exit code {code}\n{output[-4000:]}")
         row = row_of(name, engine, amount, out, next(work.glob("state/**/costgov.db")))
@@ -92,6 +94,18 @@ def play(name: str, engine: str, amount: float = AMOUNT, steps: int = STEPS, kee
             for told in (*out.glob("truth.*"), *work.glob("state/**/costgov.db*")):
                 (kept / told.name).write_bytes(told.read_bytes())
         return row
+
+
+@contextlib.contextmanager
+def hog() -> Iterator[None]:
+    """Another process, outside the run, on the last rank's core."""
+    cores = sorted(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, {{{cores[min(1, len(cores) - 1)]}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def run(argv: Sequence[str], work: Path) -> tuple[int, str]:

@@ -37,6 +37,9 @@ BATCH = 64 if INJECTED == "recompute" else 8  # What is computed again is a part
 EVERY = 5  # Steps between evaluations and between saves.
 DIES_AT, SAVED_AT = STEPS * 2 // 3, STEPS // 3
 torch.set_num_threads(1)
+if INJECTED == "neighbour":  # The hog is on the last one's.
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[min(RANK, len(cores) - 1)]})
 torch.manual_seed(0)
 truth = Truth(time.sleep)
 again = len(list(told.out.glob("truth.*.0.json")))  # Attempts before this one.
@@ -93,9 +96,19 @@ class Model(nn.Module):
         if INJECTED == "slow" and RANK == 1 and self.training:
             slow_down()
             x.register_hook(lambda _: slow_down())  # As a GPU at half its clock is slow in both passes.
+        if INJECTED == "neighbour" and self.training:
+            compute()
         for layer in self.layers:
             x = layer(x)
         return functional.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def compute() -> None:
+    """As much on each rank, by the thread's own clock. What it takes longer than that, others had the core."""
+    began, spent = time.monotonic(), time.thread_time()
+    while time.thread_time() < spent + AMOUNT:
+        sum(range(2_000))
+    truth.add("neighbour", time.monotonic() - began - (time.thread_time() - spent))
 
 
 def slow_down() -> None:

@@ -18,6 +18,12 @@ COLLECTIVES = (
 )  # fmt: skip
 
 
+def queued_s() -> float:
+    """How long the main thread has had no core although it could have run."""
+    told = Path("/proc/self/schedstat").read_text(encoding="ascii").split()
+    return int(told[1]) / 1e9
+
+
 class Truth:
     """Seconds by name, of one rank and one attempt. Written whenever the loop says so: a rank may end at any moment."""
 
@@ -32,6 +38,7 @@ class Truth:
         self._inside = ""
         self._late = 0.0  # Seconds that the next collective takes longer.
         self._ready = 0.0
+        self._queued = queued_s()
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -53,10 +60,12 @@ class Truth:
         """`late`: the next step's first collective takes so many seconds longer."""
         now = time.monotonic()
         self.steps.append((step, self._began, now))
+        self.spent["queued"] = queued_s() - self._queued
         self._began, self._late = now, late
 
     def loop_begins(self, late: float = 0.0) -> None:
         self._began, self._late = time.monotonic(), late
+        self._queued = queued_s()
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"spent": self.spent, "steps": self.steps}))

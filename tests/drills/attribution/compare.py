@@ -39,7 +39,7 @@ TIMERS: Final = {
     "data": Cause.DATA, "eval": Cause.EVALUATION, "recompute": Cause.RECOMPUTE, "loop": Cause.LOOP,
     "save": Cause.CHECKPOINT, "communication": Cause.COMMUNICATION, "bubble": Cause.BUBBLE, "offload": Cause.OFFLOAD,
 }  # fmt: skip
-_NOT_COMPUTING: Final = ("data", "eval", "loop", "save", "communication", "bubble", "offload", "neighbour")
+_NOT_COMPUTING: Final = ("data", "eval", "loop", "save", "communication", "bubble", "offload")
 US_NS: Final = 1000
 NEAR_FRAC, FALSE_FRAC, UNKNOWN_FRAC = 0.15, 0.10, 0.05
 
@@ -159,10 +159,12 @@ def truth_of(injected: str, attempts: Sequence[Sequence[Mapping[str, Any]]]) -> 
             mine = min(seconds) if cause is Cause.COMMUNICATION else statistics.fmean(seconds)
             # For one rank that saves all others wait.
             found[cause] = found.get(cause, 0.0) + (max(seconds) if cause is Cause.CHECKPOINT else mine)
-    # Every run has other tenants on a busy machine; the one that is put in is timed by the thread's own clock.
-    timer = "neighbour" if injected == "neighbour" else "queued"
-    found[Cause.OTHER_TENANTS] = sum(max(rank["spent"].get(timer, 0.0) for rank in ranks) for ranks in attempts)
-    found[Cause.STRAGGLER] = sum(_behind_s(ranks) for ranks in attempts)
+    # On a busy machine every run has other tenants.
+    found[Cause.OTHER_TENANTS] = sum(max(rank["spent"].get("queued", 0.0) for rank in ranks) for ranks in attempts)
+    if injected == "neighbour":
+        found[Cause.OTHER_TENANTS] = sum(max(_without_core_s(rank) for rank in ranks) for ranks in attempts)
+    else:
+        found[Cause.STRAGGLER] = sum(_behind_s(ranks) for ranks in attempts)
     if Cause.BUBBLE in found:  # A stage waits for the slow one as long as that computes longer.
         found[Cause.BUBBLE] -= sum(_waited_s(ranks) for ranks in attempts)
     if injected == "compile":
@@ -186,6 +188,12 @@ def _waited_s(ranks: Sequence[Mapping[str, Any]]) -> float:
     """What ranks waited for the slowest one, on average."""
     waits = [rank["spent"].get("bubble", 0.0) for rank in ranks]
     return statistics.fmean(waits) - min(waits)
+
+
+def _without_core_s(rank: Mapping[str, Any]) -> float:
+    """By the main thread's own clock: when it neither ran nor waited for the other rank. Nothing else here waits."""
+    spent = rank["spent"]
+    return _loop_s(rank) - float(spent["cpu"]) - float(spent.get("communication", 0.0))
 
 
 def _loop_s(rank: Mapping[str, Any]) -> float:

@@ -12,8 +12,8 @@ STEPS = 24
 # A processor that others use as well moves shares by more than the 15 % of a run that has it for itself.
 NEAR_FRAC = 0.35
 PLAYED = [
-    ("none", "ddp"), ("data", "ddp"), ("slow", "ddp"), ("collective", "fsdp2"), ("saves", "deepspeed"),
-    ("bubble", "pipeline"),
+    ("none", "ddp"), ("data", "ddp"), ("slow", "ddp"), ("neighbour", "ddp"), ("collective", "fsdp2"),
+    ("saves", "deepspeed"), ("bubble", "pipeline"),
 ]  # fmt: skip
 
 

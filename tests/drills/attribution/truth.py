@@ -38,7 +38,7 @@ class Truth:
         self._inside = ""
         self._late = 0.0  # Seconds that the next collective takes longer.
         self._ready = 0.0
-        self._queued = queued_s()
+        self._queued, self._cpu = queued_s(), time.thread_time()
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -61,11 +61,12 @@ class Truth:
         now = time.monotonic()
         self.steps.append((step, self._began, now))
         self.spent["queued"] = queued_s() - self._queued
+        self.spent["cpu"] = time.thread_time() - self._cpu
         self._began, self._late = now, late
 
     def loop_begins(self, late: float = 0.0) -> None:
         self._began, self._late = time.monotonic(), late
-        self._queued = queued_s()
+        self._queued, self._cpu = queued_s(), time.thread_time()
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"spent": self.spent, "steps": self.steps}))

@@ -122,6 +122,16 @@ class Step:
     offload_s: float | None = None  # Of the optimizer: on the CPU, with the copies.
 
     @property
+    def training_s(self) -> float | None:
+        """Seconds of the step's own training: without saves, the wait for an agreed step, and evaluations.
+
+        Below zero where these were timed by another clock than the step, or are no such figures. None: not known.
+        """
+        if self.step_s is None:
+            return None
+        return self.step_s - (self.checkpoint_s or 0.0) - (self.hold_s or 0.0) - (self.eval_s or 0.0)
+
+    @property
     def reports_training(self) -> bool:
         """Whether it has a figure besides the loss. An evaluation's results, logged as steps, have no such figure."""
         told = (self.step_s, self.grad_norm, self.lr, self.tokens, self.tokens_total, self.loss_scale)

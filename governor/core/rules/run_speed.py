@@ -89,15 +89,11 @@ class RunSpeed(Trigger):
         if state.paused:
             state.paused = False
             return False
-        step_s = event.step_s
-        if step_s is not None:
-            step_s = step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
-        elif last is not None and event.step > last.step:
+        step_s = event.training_s
+        if step_s is None and last is not None and event.step > last.step:
             # No step time in the record: by arrival.
             step_s = (event.at - last.at) / NS_PER_S / (event.step - last.step)
-        else:
-            return False
-        if not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
+        if step_s is None or not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
             return False
         state.steps_seen += 1
         floor = state.floor

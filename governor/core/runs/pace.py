@@ -69,9 +69,8 @@ class Pace:
         self._written = step.written
         if not trains or not 0 < step.step_s < DURATION_MAX_S:
             return
-        # The step's waiting for a checkpoint or an agreement is not part of its speed.
-        own_s = step.step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
-        if own_s > 0:
+        own_s = step.training_s
+        if own_s is not None and own_s > 0:
             self._add(step.step, own_s)
 
     def count(self, step: Step, tokens: int | None, total: int | None) -> float | None:

@@ -32,6 +32,7 @@ class _Rank:
     # Running sums of both. They drift over many steps, so they only tell what is far below a limit.
     _waited_s: float = field(default=0.0, metadata=UNKEPT)
     _took_s: float = field(default=0.0, metadata=UNKEPT)
+    is_bound: bool = field(default=False, metadata=UNKEPT)  # The waits have the loop's own code: its last step tells.
 
     def add(self, data_s: float, step_s: float) -> None:
         steps = self.steps
@@ -79,10 +80,11 @@ class DataStarvation(Trigger):
 
     The longest wait of the window is left out: one batch behind a restart of the loader's workers, or behind a shard
     that must arrive first, outweighs twenty steps and is no evidence. One starved rank is enough: the others wait for
-    it in their collectives, which looks like communication. Saving and agreeing do not count as step time. The first
-    `warmup_steps` steps of the attempt are left out (the loader's workers start, caches are cold). The rule's `for`
-    says how long it must last. UNKNOWN while no rank reports its waiting, before the window is full, and while no rank
-    is connected. Resets at each attempt.
+    it in their collectives, which looks like communication. Saves, evaluations and the wait for an agreed step do not
+    count as step time. Where no fetch of data is seen, the loop's own code counts as waiting, and the verdict says so.
+    The first `warmup_steps` steps of the attempt are left out (the loader's workers start, caches are cold). The rule's
+    `for` says how long it must last. UNKNOWN while no rank reports its waiting, before the window is full, and while no
+    rank is connected. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "data_starvation"
@@ -111,9 +113,9 @@ class DataStarvation(Trigger):
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
             return False
-        if event.data_s is None or event.step_s is None:
+        step_s = event.training_s
+        if event.data_s is None or step_s is None:
             return False
-        step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
         if not is_step_time(step_s) or not 0 <= event.data_s < math.inf:  # NaN fails too.
             return False
         ranks = self._state.ranks
@@ -123,6 +125,7 @@ class DataStarvation(Trigger):
                 return False
             state = ranks[event.rank]
         state.steps_seen += 1
+        state.is_bound = event.data_bound is True
         if state.steps_seen > self._warmup_steps:
             state.add(min(event.data_s, step_s), step_s)
         return state.reaches(self._share_frac)
@@ -141,9 +144,11 @@ class DataStarvation(Trigger):
         share_frac, rank = worst
         if share_frac < self._share_frac:
             return QUIET
+        or_loop = " or runs the loop's own code" if ranks[rank].is_bound else ""
         return firing(
             "data_starved",
-            f"rank {rank} waits for data {share_frac:.0%} of its step time, over the last {self._window_steps} steps",
+            f"rank {rank} waits for data{or_loop} {share_frac:.0%} of its step time, "
+            f"over the last {self._window_steps} steps",
             {
                 "rank": rank,
                 "data_frac": share_frac,

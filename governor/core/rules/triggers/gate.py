@@ -363,9 +363,9 @@ def _in_cents(usd_micros: int) -> UsdMicros:
 
 
 def _own_s(event: Step, last: Step | None) -> float | None:
-    """How long the step itself took, without saving and agreeing. None: not known."""
-    if event.step_s is not None:
-        return event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
+    """How long the step itself took. None: not known."""
+    if (training_s := event.training_s) is not None:
+        return training_s
     if last is None or last.rank != event.rank or event.step <= last.step:
         return None
     return (event.at - last.at) / NS_PER_S / (event.step - last.step)  # A log without step times: by arrival.

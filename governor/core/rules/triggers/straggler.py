@@ -49,8 +49,8 @@ class Straggler(Trigger):
     Collectives make the step times of all ranks equal, so a rank is judged by its *own* time. That is the step without
     its time in collectives, if reported (host-blocking ones; steps of such a rank that lack it are left out), else data
     wait plus forward pass (device-timed ranks wait for others in the backward pass). The first `warmup_steps` steps of
-    each rank, saving and holds are left out. Causes of one slow rank of many: a throttled GPU, a bad link, a neighbour
-    on its cores, a stage with more work. Its cost is the part of every rank's step by which it is slower.
+    each rank, saves, holds and evaluations are left out. Causes of one slow rank of many: a throttled GPU, a bad link,
+    a neighbour on its cores, a stage with more work. Its cost is the part of every rank's step by which it is slower.
 
     Sees only the ranks of this node, and needs three: with two, the slow one cannot be identified. Misses a slow
     backward pass under device timing, a slow rank under ZeRO-3 (its forward pass waits for the others), and a whole
@@ -93,7 +93,7 @@ class Straggler(Trigger):
             self._compare()
 
     def observe(self, event: Event, run: Run) -> bool:
-        if not isinstance(event, Step) or event.step_s is None:
+        if not isinstance(event, Step):
             return False
         own_s = _own_s(event)
         if own_s is None:
@@ -110,7 +110,7 @@ class Straggler(Trigger):
         if state.steps_seen <= self._warmup_steps:
             return False
         state.own_s.add(own_s)
-        state.step_s.add(event.step_s)
+        state.step_s.add(event.training_s or 0.0)
         # Once per step is enough: when the highest rank reports, most others have reported the step.
         if event.rank == max(ranks):
             self._compare()
@@ -166,13 +166,15 @@ class Straggler(Trigger):
 
 def _own_s(step: Step) -> float | None:
     """Seconds of the rank's own work; None when its frame does not report them."""
-    assert step.step_s is not None
+    training_s = step.training_s
+    if training_s is None:
+        return None
     if step.comm_s is not None:
-        own_s = step.step_s - step.comm_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
+        own_s = training_s - step.comm_s
     elif step.forward_s is not None:
         own_s = step.forward_s + (step.data_s or 0.0)
     else:
         return None
-    if not is_step_time(step.step_s) or not 0 <= own_s < math.inf:  # NaN fails too.
+    if not is_step_time(training_s) or not 0 <= own_s < math.inf:  # NaN fails too.
         return None
-    return min(own_s, step.step_s)
+    return min(own_s, training_s)

@@ -15,9 +15,9 @@ class ThroughputCollapse(RunSpeed):
     times longer by design. Tokens/s mostly allows for that, steps/s does not: hence two limits, `floor_frac` and
     `floor_frac_steps`. The baseline is the median over `baseline_steps` steps, after `warmup_steps` steps *and*
     `warmup_time`: first steps compile (hundreds of times slower) or run on prefetched data (ten times faster than later
-    ones). The lead rank is measured, without the time for saving or agreeing and without the steps around evaluation
-    and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline is complete and while
-    no rank is connected. Resets at each attempt.
+    ones). The lead rank is measured, without the time for saving, agreeing or evaluating and without the steps
+    around evaluation and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline is
+    complete and while no rank is connected. Resets at each attempt.
 
     What it does not see: a run that was slow from its first step has a slow baseline (`slower_than_planned` holds it
     against the plan). A run that slows down before its baseline is complete has a baseline of both speeds, or the slow

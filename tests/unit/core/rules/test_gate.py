@@ -231,8 +231,12 @@ def test_the_advice_counts_what_this_launch_had_cost_at_its_first_step_and_not_t
 
 @pytest.mark.parametrize(
     ("stride", "left", "timed"),
-    [(1, 990, {"step_s": 3.0, "checkpoint_s": 0.5, "hold_s": 1.5}), (10, 890, {})],
-    ids=["saves and waits for the other ranks", "a log of each tenth step"],
+    [
+        (1, 990, {"step_s": 3.0, "checkpoint_s": 0.5, "hold_s": 1.5}),
+        (1, 990, {"step_s": 3.0, "eval_s": 2.0}),
+        (10, 890, {}),
+    ],
+    ids=["saves and waits for the other ranks", "evaluates", "a log of each tenth step"],
 )
 def test_what_is_left_takes_what_a_step_itself_takes(stride: int, left: int, timed: dict[str, float]) -> None:
     """A second and a cent each, of those that are left when it is answered. $1 is spent by then."""

@@ -140,6 +140,15 @@ def test_tokens_a_second_are_those_of_the_last_steps_over_their_time(is_timed: b
             assert run.tokens_per_s == pytest.approx(right, rel=1e-6)
 
 
+@pytest.mark.parametrize("beside", [{"checkpoint_s": 4.0}, {"hold_s": 4.0}, {"eval_s": 4.0}])
+def test_what_is_no_training_is_no_part_of_the_speed(beside: dict[str, float]) -> None:
+    run = Run("log", 1000, MonoNs(0), jsonl_only=True)
+    for number in range(1, 11):
+        told = Step(MonoNs(number * 5 * NS_PER_S), None, "log", 0, number, tokens=1000, step_s=5.0, **beside)  # type: ignore[arg-type]
+        intake.apply_step(run, None, told)
+    assert (run.step_times.median(), run.tokens_per_s) == (1.0, 1000)
+
+
 def test_a_pause_takes_neither_its_time_nor_its_tokens_into_the_speed() -> None:
     log = Log()
     log.steady(every(1.0, 10))

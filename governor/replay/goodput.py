@@ -44,6 +44,7 @@ class LogTime:
         self._reader = RecordReader(RUN, {**self.fields, "t": ()})
         self._ranks: RecordedRanks | None = None
         self._of: dict[ConnectionId, int] = {}  # The rank of each recorded connection.
+        self._completed: dict[int, bool] = {}  # By rank of the attempt: it said that it trained to the end.
         self._meta: Mapping[str, Any] = {}
         self._now = MonoNs(0)
         self._is_gap = False
@@ -124,11 +125,15 @@ class LogTime:
             case Hello():
                 if event.attempt != self._attempt:
                     if self._attempt is not None:
-                        account.attempt_begins(event.at)
+                        ended_well = bool(self._completed) and all(self._completed.values())
+                        account.attempt_begins(event.at, ended_well=ended_well)
+                        self._completed.clear()
                     self._attempt = event.attempt
+                self._completed[event.rank] = False
                 self._of[event.connection] = event.rank
                 account.rank_begins(event.rank, event.at)
             case Bye():
+                self._completed[event.rank] = event.completed
                 account.rank_ends(event.rank, event.at)
             case Disconnected():
                 if (rank := self._of.pop(event.connection, None)) is not None:

@@ -73,7 +73,8 @@ def board_run(**changed: Any) -> dict[str, Any]:
 
 
 INCIDENT: Final = {
-    "incident_id": "llama-8b.gpu-17.2", "run": "llama-8b", "reason": "loss_nan", "trigger": "nonfinite", "halt_stage": "SAVING",
+    "incident_id": "llama-8b.gpu-17.2", "run": "llama-8b", "reason": "loss_nan", "trigger": "nonfinite",
+    "halt_stage": "SAVING",
     "opened_wall_ns": 1_780_000_000_000_000_000, "closed": False, "spend_usd": 220.0,
 }  # fmt: skip
 _CLOSED: Final = {

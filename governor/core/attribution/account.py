@@ -15,7 +15,7 @@ from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.loader import LoaderUse, restored_use
 from governor.core.attribution.rank_line import RankLine
-from governor.core.attribution.split import split
+from governor.core.attribution.split import NO_LOSSES, split
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostSample
@@ -153,14 +153,18 @@ class TimeAccount:
 
     # --- what ranks and logs tell ------------------------------------------------------------------------------
 
-    def attempt_begins(self, at: MonoNs) -> None:
-        """Another attempt begins. Ranks of the one before are gone, and what they had trained is lost if done again."""
+    def attempt_begins(self, at: MonoNs, *, ended_well: bool = False) -> None:
+        """Another attempt begins. Ranks of the one before are gone, and what they had trained is lost if done again.
+
+        `ended_well`: those had trained to their end, so what came behind it was that end.
+        """
+        cause = Cause.SHUT_DOWN if ended_well else Cause.RESTART
         for line in self._ranks.values():  # Nobody has said when they ended.
-            line.give_up(Cause.RESTART, self.hardware.until_fault(at))
+            line.give_up(cause, self.hardware.until_fault(at))
         self._end_all(at, is_cut=True)
-        self._put(self._or_fault(Cause.RESTART), self.between.ns, self.between.usd_micros)
+        self._put_between(cause if ended_well else self._or_fault(cause))
         self.hardware.begin_attempt()
-        self.between, self._is_halted, self.lost_to = Amount(), False, self.furthest_step
+        self._is_halted, self.lost_to = False, self.furthest_step
 
     def rank_begins(self, rank: int, at: MonoNs, *, goes_on: bool = False) -> None:
         """A rank has connected. `goes_on`: it was in the midst of its attempt before, and we did not listen."""
@@ -210,15 +214,18 @@ class TimeAccount:
             if is_hang:
                 line.give_up(Cause.HANG, self.hardware.until_fault(at))
         self._end_all(at, is_cut=not is_hang)
-        cause = self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN)
-        self._put(cause, self.between.ns, self.between.usd_micros)
-        self.between = Amount()
+        self._put_between(self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN))
         self._is_halted = True
 
-    def over(self, at: MonoNs) -> None:
-        """The run has let go of the node. The time since its ranks have gone is its end, or of a restart."""
+    def over(self, at: MonoNs, *, ended_well: bool = False) -> None:
+        """The run has let go of the node. The time since its ranks have gone is its end, or of a restart.
+
+        `ended_well`: it is its end, whatever comes.
+        """
         self._end_all(at, is_cut=False)
         self._is_halted = False
+        if ended_well:
+            self._put_between(Cause.SHUT_DOWN)
 
     def _end_all(self, at: MonoNs, *, is_cut: bool) -> None:
         """`is_cut`: a step was under way. It is of what its like were."""
@@ -252,7 +259,7 @@ class TimeAccount:
         left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
         if not whole and self._ranks:
             return
-        told = told or self._usual
+        told = told or dict(self._usual)
         self._usual = told
         ns = self.pool_ns * whole // (whole + left) if self._ranks else self.pool_ns
         usd_micros = self.pool_usd_micros * whole // (whole + left) if self._ranks else self.pool_usd_micros
@@ -274,6 +281,10 @@ class TimeAccount:
         if told:
             self.loader.close(starved=told.get(Cause.DATA, 0) >= STARVED_FRAC * sum(told.values()))
 
+    def _put_between(self, cause: Cause) -> None:
+        self._put(cause, self.between.ns, self.between.usd_micros)
+        self.between = Amount()
+
     def _put(self, cause: Cause, ns: int, usd_micros: int) -> None:
         if ns or usd_micros:
             self.by_cause.setdefault(cause, Amount()).add(ns, usd_micros)
@@ -281,18 +292,18 @@ class TimeAccount:
     # --- what is told of it ------------------------------------------------------------------------------------
 
     def now(self, at: MonoNs) -> dict[Cause, Amount]:
-        """Every cause as of the last tick. What no rank has told yet is as its phase says, or as its last step was."""
+        """Every cause as of the last tick. What no rank has told yet is as its phase says, or NOT_TOLD."""
         found = {cause: Amount(amount.ns, amount.usd_micros) for cause, amount in self.by_cause.items()}
         if not self.has_begun and (silent := found.pop(Cause.START_UP, None)) is not None:
             found.setdefault(Cause.UNKNOWN, Amount()).add(silent.ns, silent.usd_micros)  # Nobody has said what it does.
-        weights: dict[Cause, int] = {}
+        weights, _, _ = told_by({**self._gone, **self._ranks})
         for line in self._ranks.values():
+            _sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns)])
             healthy_to = max(line.told_to, self.hardware.until_fault(at))
             for cause, ns in line.tail(healthy_to):
-                mine = cause if line.phases or not line.has_stepped else Cause.UNKNOWN
-                weights[mine] = weights.get(mine, 0) + ns
+                _sum_into(weights, [(cause if line.phases or not line.has_stepped else Cause.NOT_TOLD, ns)])
             if at > healthy_to:
-                weights[Cause.HARDWARE] = weights.get(Cause.HARDWARE, 0) + at - healthy_to
+                _sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
         time, money = apportion(self.pool_ns, weights), apportion(self.pool_usd_micros, weights)
         for cause in time.keys() | money.keys():
             found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
@@ -351,16 +362,21 @@ class TimeAccount:
         )
 
 
-def told_by(lines: Mapping[int, RankLine], hardware: HardwareTime) -> tuple[Shares, int | None, Shares]:
-    """What the ranks have told since the last call, by cause; for which rank the others waited; and what is weak."""
+def told_by(
+    lines: Mapping[int, RankLine], hardware: HardwareTime | None = None
+) -> tuple[dict[Cause, int], int | None, Shares]:
+    """What the ranks have told since it was taken last, by cause; for which rank the others waited; and what is weak.
+
+    `hardware`: take it, with what that has seen. None: leave it, for a view.
+    """
     sums, told, weak = {}, dict[Cause, int](), dict[Cause, int]()
     for rank, line in lines.items():
-        mine, direct, unsure = line.take()
+        mine, direct, unsure = line.take() if hardware is not None else (line.sums, line.direct, line.weak)
         if mine.steps:
             sums[rank] = mine
         _sum_into(told, direct.items())
         _sum_into(weak, unsure.items())
-    found = split(sums, hardware.take(sums))
+    found = split(sums, hardware.take(sums) if hardware is not None else NO_LOSSES)
     _sum_into(told, found.by_cause.items())
     _sum_into(weak, found.weak.items())
     return told, found.slow_rank, weak

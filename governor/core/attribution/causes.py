@@ -34,6 +34,7 @@ class Cause(Enum):
     HALT = "halt"  # From the verdict until the halt is closed.
     SHUT_DOWN = "shut_down"  # After the last step, until the run lets go of the node.
     IDLE = "idle"  # The trainer says that it does nothing.
+    NOT_TOLD = "not_told_yet"  # Of a run that lives: the step under way. It is attributed when it ends.
     UNKNOWN = "unknown"
 
 

@@ -47,9 +47,9 @@ class RankSums:
     """One rank's steps of a window."""
 
     parts: list[int] = field(default_factory=lambda: [0] * PARTS)
-    communication_ns: int = 0  # Of which: inside the parts.
+    told_communication_ns: int = 0  # Of the steps that tell it: inside their computing.
+    told_of_ns: int = 0  # The computing of those steps: short ones tell it now and then.
     recompute_ns: int = 0  # Of which: inside BACKWARD.
-    tells_communication: bool = False
     steps: int = 0
     offload_ns: int = 0  # Of which: inside OPTIMIZER.
     bound_ns: int = 0  # Of DATA: an upper bound, with the loop's own code in it.
@@ -62,8 +62,9 @@ class RankSums:
         if step.data_bound:
             self.bound_ns += parts[DATA]
         if step.comm_s is not None:
-            self.communication_ns += whole_ns(step.comm_s)
-            self.tells_communication = True
+            computing_ns = _computing_ns(parts)
+            self.told_communication_ns += min(whole_ns(step.comm_s), computing_ns)
+            self.told_of_ns += computing_ns
         if step.recompute_s is not None:
             self.recompute_ns += whole_ns(step.recompute_s)
         if step.offload_s is not None:
@@ -72,3 +73,18 @@ class RankSums:
     @property
     def total_ns(self) -> int:
         return sum(self.parts)
+
+    @property
+    def tells_communication(self) -> bool:
+        return self.told_of_ns > 0
+
+    @property
+    def communication_ns(self) -> int:
+        """Of all steps: those that do not tell theirs have communicated for the same share of their computing."""
+        if not self.told_of_ns:
+            return 0
+        return self.told_communication_ns * _computing_ns(self.parts) // self.told_of_ns
+
+
+def _computing_ns(parts: list[int]) -> int:
+    return parts[FORWARD] + parts[BACKWARD] + parts[OPTIMIZER] + parts[WHOLE]

@@ -87,6 +87,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
     Cause.HALT: Advice("high", "from the verdict until the halt was closed", None),
     Cause.SHUT_DOWN: Advice("high", "after the last step, until the run let go of the node", None),
     Cause.IDLE: Advice("high", "the trainer says that it does nothing", None),
+    Cause.NOT_TOLD: Advice("low", "the step under way tells of itself when it ends", None),
     Cause.UNKNOWN: Advice("low", "no frame says what was done then", None),
 }  # fmt: skip
 

@@ -77,7 +77,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         # One connection belongs to one rank. Its previous rank would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
     is_new, ranks_before = managed.run.attempt != hello.attempt, managed.run.known_ranks()
-    was_over = managed.run.life is Life.ENDED
+    was_over, had_ended_well = managed.run.life is Life.ENDED, managed.run.ended_well
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
         effects.extend(alarms.held_alarms(managed))
@@ -101,7 +101,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         charging.charge_launch(node, managed, hello.at)
     speakers.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
-    time.on_hello(managed, rank, hello.at, is_new=is_new)
+    time.on_hello(managed, rank, hello.at, is_new=is_new, had_ended_well=had_ended_well)
     managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
     if managed.incident is not None and not managed.incident.is_closed:

@@ -30,13 +30,14 @@ def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | Non
     since = min(managed.history.paid_from, boot)
     account.tick(at, boot, BootNs(since), node.ledger.spend(managed.run.run), holds=holds)
     if not managed.run.alive:
-        account.over(at)
+        account.over(at, ended_well=managed.run.ended_well)
 
 
-def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool) -> None:
+def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool, had_ended_well: bool) -> None:
+    """`is_new`: it begins an attempt. `had_ended_well`: the one before it."""
     account = managed.history.time
     if is_new:
-        account.attempt_begins(at)
+        account.attempt_begins(at, ended_well=had_ended_well)
     account.rank_begins(rank.rank, at, goes_on=not is_new)
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import Cause
+from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
 from governor.core.events.hardware import GpuFigures
-from governor.core.events.inputs import Bye, PhaseChange, TrainerExited
+from governor.core.events.inputs import Bye, CommandLaunched, PhaseChange, TrainerExited
 from governor.core.events.machine import GpuSample, HostSample, NodeUse, PriceRead, ProcessUse
 from governor.core.events.operators import OperatorHalt
 from governor.core.rules.triggers import load
@@ -137,6 +138,52 @@ def test_what_was_trained_before_is_lost() -> None:
     assert told["lost_steps"] == 5.0
     assert told["productive"] == 9.0 + 4.5
     sums_hold(world)
+
+
+@pytest.mark.parametrize("is_seen_to_end", [True, False])
+@pytest.mark.parametrize("completed", [True, False])
+def test_what_came_behind_a_training_that_ended_well_is_its_end(completed: bool, is_seen_to_end: bool) -> None:
+    """Ten steps, two seconds until the processes are gone, and the same name is launched anew."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    world.play(Bye(MonoNs(world.mono), a_step(1).connection, "llama", 0, 9, completed=completed))
+    until(world, 12)
+    if is_seen_to_end:
+        end(world)
+    world.hear(attempt="a2", peer=peer(200))
+    until(world, 13)
+    told = seconds(world)
+    assert (told.get("shut_down"), told.get("restart")) == ((2.0, 1.0) if completed else (None, 3.0))
+    sums_hold(world)
+
+
+def test_an_end_that_was_seen_stays_one_when_its_name_is_launched_anew() -> None:
+    """A launched command begins an attempt of its own, before any rank of it speaks."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    world.play(Bye(MonoNs(world.mono), a_step(1).connection, "llama", 0, 9, completed=True))
+    until(world, 12)
+    end(world)
+    world.play(CommandLaunched(MonoNs(world.mono), "llama", 1000, (ProcessId(4321, 1, "boot-1"),)))
+    until(world, 13)
+    world.hear(attempt="a2", peer=peer(200))
+    assert account_of(world).by_cause[Cause.SHUT_DOWN].ns == 2 * NS_PER_S
+    sums_hold(world)
+
+
+def test_only_the_step_under_way_is_not_told_yet() -> None:
+    """Eight seconds into a window: what steps have told is known at once."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 19), began=1)
+    until(world, 18.5)
+    assert account_of(world).pool_ns > 5 * NS_PER_S
+    assert seconds(world) == {"data_starvation": 1.8, "productive": 16.2, "not_told_yet": 0.5}
+    sums_hold(world)
+    end(world)
+    assert "not_told_yet" not in seconds(world)
 
 
 def test_a_connection_that_comes_back_goes_on() -> None:

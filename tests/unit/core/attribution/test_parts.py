@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.attribution import parts as part
-from governor.core.attribution.parts import parts_of
+from governor.core.attribution.parts import RankSums, parts_of
 from tests.unit.core.engine.test_step import a_step
 
 SECONDS = st.one_of(st.none(), st.floats(-1.0, 5.0), st.sampled_from([float("nan"), float("inf"), 1e300]))
@@ -23,3 +23,28 @@ def test_the_parts_are_the_step(told: dict[str, float | None], step_ns: int) -> 
 def test_parts_of_two_clocks_that_exceed_the_step_shrink_alike() -> None:
     parts = parts_of(a_step(1, data_s=1.0, forward_s=1.0, backward_s=2.0), 2_000)
     assert (parts[part.DATA], parts[part.FORWARD], parts[part.BACKWARD], parts[part.OTHER]) == (500, 500, 1_000, 0)
+
+
+STEPS = st.lists(st.tuples(st.integers(1_000, 10**9), st.booleans()), min_size=1, max_size=60)
+
+
+@given(STEPS, st.integers(0, 100))
+def test_steps_that_do_not_tell_their_communication_have_the_share_of_those_that_do(
+    steps: list[tuple[int, bool]], percent: int
+) -> None:
+    sums, whole_ns = RankSums(), 0
+    for number, (backward_ns, tells) in enumerate(steps, start=1):
+        told = {"backward_s": backward_ns / 1e9, "data_s": 0.5, "eval_s": 1.0}
+        step = a_step(number, **told, **({"comm_s": backward_ns / 1e9 * percent / 100} if tells else {}))
+        parts = parts_of(step, 2_500_000_000)
+        whole_ns += parts[part.BACKWARD]
+        sums.add(parts, step)
+    told_any = any(tells for _, tells in steps)
+    assert sums.tells_communication is told_any
+    assert abs(sums.communication_ns - (whole_ns * percent / 100 if told_any else 0)) <= whole_ns / 100
+
+
+def test_no_step_communicates_for_longer_than_it_computes() -> None:
+    sums, step = RankSums(), a_step(1, forward_s=1.0, backward_s=1.0, comm_s=50.0)
+    sums.add(parts_of(step, 3_000_000_000), step)
+    assert sums.communication_ns == 2_000_000_000

@@ -79,12 +79,15 @@ def sums(forward: int, **told: Any) -> RankSums:
     return RankSums(parts=parts, steps=9, **told)
 
 
+def told(computing_ns: int) -> dict[str, int]:
+    return {"told_communication_ns": 10, "told_of_ns": computing_ns}
+
+
 def test_what_each_cause_is_weak_by() -> None:
     """By the frames: a bound of data, and a straggler without the time in collectives."""
     slow = split({0: sums(90), 1: sums(10)})
     assert slow.weak == {Cause.STRAGGLER: slow.by_cause[Cause.STRAGGLER]}
-    told = {"tells_communication": True, "communication_ns": 10}
-    assert split({0: sums(90, **told), 1: sums(10, **told)}).weak == {}
+    assert split({0: sums(90, **told(190)), 1: sums(10, **told(110))}).weak == {}
     bound = split({0: sums(90, bound_ns=50, **told), 1: sums(90, **told)})
     assert bound.weak == {Cause.DATA: bound.by_cause[Cause.DATA] // 2}
 

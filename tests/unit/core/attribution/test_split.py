@@ -16,7 +16,8 @@ def sums(communication: int | None = None, recompute: int = 0, steps: int = 3, *
     told = [0] * PARTS
     for name, ns in parts.items():
         told[getattr(part, name.upper())] = ns
-    return RankSums(told, communication or 0, recompute, communication is not None, steps)
+    computing = sum(told[index] for index in (part.FORWARD, part.BACKWARD, part.OPTIMIZER, part.WHOLE))
+    return RankSums(told, communication or 0, 0 if communication is None else computing, recompute, steps)
 
 
 def of(*ranks: RankSums) -> Split:
@@ -139,7 +140,7 @@ NS = st.integers(0, 10**12)
 LOSSES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=5, max_size=5)
 RANKS = st.lists(
     st.builds(
-        RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, st.booleans(), st.integers(1, 9), NS
+        RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, NS, st.integers(1, 9), NS
     ),
     min_size=1, max_size=5,
 )  # fmt: skip

@@ -134,7 +134,7 @@ class LogTime:
                 account.rank_begins(event.rank, event.at)
             case Bye():
                 self._completed[event.rank] = event.completed
-                account.rank_ends(event.rank, event.at)
+                account.rank_finishes(event.rank, event.at)
             case Disconnected():
                 if (rank := self._of.pop(event.connection, None)) is not None:
                     account.rank_ends(rank, event.at)

@@ -282,3 +282,12 @@ def own_manifest(step: Optional[int], path: str, last_file: str) -> Dict[str, An
     does: by saving/weights_sample.py. `last_file`: written last, its time is the checkpoint's.
     """
     return {"step": step, "path": path, "kind": "good", "created_unix_s": os.path.getmtime(last_file)}
+
+
+def in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `original` in this phase: for hooks.around()."""
+    part = meter.enter_phase(phase)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        meter.exit_phase(part)

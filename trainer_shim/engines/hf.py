@@ -268,7 +268,7 @@ class TrainerRun:
         if asked is not None and not self._meter.watch.waits_for_evaluation():
             self._asked = None
             self._save_aside(asked, bool(self._trainer.control.should_evaluate))
-        return _in_phase(self._meter, "eval", original, *args, **kwargs)
+        return base.in_phase(self._meter, "eval", original, *args, **kwargs)
 
     def _after_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer logs, evaluates and saves: after each step, and once more at the end of an epoch."""
@@ -316,7 +316,7 @@ class TrainerRun:
         """The Trainer saves, or we have it save. After a NaN its own saves delete no older one for a while."""
         meter = self._meter
         if not meter.announces_saves:
-            return _in_phase(meter, "checkpoint", original, *args, **kwargs)
+            return base.in_phase(meter, "checkpoint", original, *args, **kwargs)
         failure = self._halt_before_own()
         weights.look(meter.progress, self._saver.trained)
         step = int(self._trainer.state.global_step)
@@ -324,7 +324,7 @@ class TrainerRun:
         is_good = meter.progress.is_good
         spares = self._sparing.around_save(is_good and not self._is_suspect, self._trainer.args, "save_total_limit")
         with spares, self._saver.noting(step):
-            result = _in_phase(meter, "checkpoint", original, *args, **kwargs)
+            result = base.in_phase(meter, "checkpoint", original, *args, **kwargs)
         self._is_own_saved = True
         if self._sparing.is_first and not is_good and self._trainer.is_world_process_zero():
             print_line(_HARMED % os.path.basename(self._saver.path_of(step)))
@@ -362,6 +362,9 @@ class TrainerRun:
         completed = state.max_steps > 0 and state.global_step >= state.max_steps
         self._meter.finish("train_end", bool(completed))
         self.unhook()
+        # What the script saves behind train() is a checkpoint, too.
+        last = hooks.around(base.in_phase, self._meter, "checkpoint")
+        hooks.replace(self._undo, self._trainer, "save_model", last)
 
     def unhook(self) -> None:
         """Take the hooks of this train() off."""
@@ -384,14 +387,6 @@ def through_backward(meter: StepMeter, is_share: bool, original: Callable[..., A
         return original(*args, **kwargs)
     finally:
         meter.exit_backward()
-
-
-def _in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    part = meter.enter_phase(phase)
-    try:
-        return original(*args, **kwargs)
-    finally:
-        meter.exit_phase(part)
 
 
 def _nothing() -> None:

@@ -12,7 +12,6 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 from weakref import ref
 
-from trainer_shim import timing
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
@@ -150,7 +149,7 @@ def make_callback(trainer: Any, meter: StepMeter) -> Any:
             self._fit.end()
 
         def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-            self._fit.end_unbegun()
+            self._fit.end_fit()
 
     return CostgovCallback()
 
@@ -198,8 +197,8 @@ class LightningFit:
             if self.loaded.get(patience.DUE):
                 self._owed, _ = attempt(OwedValidation, trainer, self._step)
             # What was gone on from may be written over before anything else is good.
-            path, now_ns = absolute(str(trainer.ckpt_path)), time.monotonic_ns()
-            self._good.note({"step": self._step, "path": path, "mono_ns": now_ns})
+            path = absolute(str(trainer.ckpt_path))
+            self._good.note({"step": self._step, "path": path, "mono_ns": time.monotonic_ns()})
         parameters = deepspeed_engine.count_parameters(module)
         if parameters:
             meter.watch.hello_field("parameters", parameters)
@@ -362,8 +361,7 @@ class LightningFit:
         self._step = int(trainer.global_step)  # Of several optimizers each step counts, as Lightning counts them.
         groups = trainer.optimizers[0].param_groups
         lr = groups[0].get("lr") if groups else None
-        known = float(lr) if isinstance(lr, (int, float)) else None
-        self._meter.end_step(EngineFacts(self._step, applied=True, lr=known))
+        self._meter.end_step(EngineFacts(self._step, True, lr=float(lr) if isinstance(lr, (int, float)) else None))
         return True
 
     def begin_eval(self) -> None:
@@ -373,8 +371,7 @@ class LightningFit:
     def end_eval(self) -> None:
         """Validation is over."""
         if self._eval_parts:
-            part = self._eval_parts.pop()
-            self._meter.exit_phase(timing.GAP if part is None else part)
+            self._meter.exit_phase(self._eval_parts.pop())
 
     @guarded()
     def end(self) -> None:
@@ -387,10 +384,13 @@ class LightningFit:
         self._announce()
         self._meter.finish("train_end", True)
         self.unhook()
+        last = hooks.around(base.in_phase, self._meter, "checkpoint")  # A ModelCheckpoint's, which comes after ours.
+        hooks.replace(self._undo, self._trainer, "save_checkpoint", last)
 
     @guarded()
-    def end_unbegun(self) -> None:
+    def end_fit(self) -> None:
         """fit() has returned: with nothing left to train, it has not begun."""
+        self.unhook()
         if self.loaded.get(patience.DUE):
             say_lacking(self._trainer, int(self._trainer.global_step))
         self.loaded = {}

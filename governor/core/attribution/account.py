@@ -160,7 +160,10 @@ class TimeAccount:
         """
         cause = Cause.SHUT_DOWN if ended_well else Cause.RESTART
         for line in self._ranks.values():  # Nobody has said when they ended.
-            line.give_up(cause, self.hardware.until_fault(at))
+            if line.is_finished:
+                line.end(at)
+            else:
+                line.give_up(cause, self.hardware.until_fault(at))
         self._end_all(at, is_cut=True)
         self._put_between(cause if ended_well else self._or_fault(cause))
         self.hardware.begin_attempt()
@@ -191,6 +194,11 @@ class TimeAccount:
     def phase(self, rank: int, at: MonoNs, name: str) -> None:
         if (line := self._ranks.get(rank)) is not None:
             line.phase(at, name)
+
+    def rank_finishes(self, rank: int, at: MonoNs) -> None:
+        """A rank has said bye. Its process lives on: the last saves come behind that."""
+        if (line := self._ranks.get(rank)) is not None:
+            line.finish(at)
 
     def rank_ends(self, rank: int, at: MonoNs) -> None:
         line = self._ranks.pop(rank, None)
@@ -251,6 +259,9 @@ class TimeAccount:
     def _close(self, at: MonoNs) -> None:
         """Divide of the pool what the ranks have told; all of it once no rank is left."""
         self._closed_at = at
+        for line in self._ranks.values():
+            if line.is_finished:
+                line.catch_up(at)
         lines = {**self._gone, **self._ranks}
         told, slow, weak = told_by(lines, self.hardware)
         self._gone.clear()

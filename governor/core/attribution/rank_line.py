@@ -47,6 +47,7 @@ class RankLine:
     weak: dict[Cause, int] = field(default_factory=dict)  # Of `direct`, what a log's lines tell by their distance.
     first: tuple[list[int], Step] | None = None  # The first step, until ordinary ones tell what was too long.
     has_stepped: bool = False
+    is_finished: bool = False
     last_step: int | None = None
     recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))  # Uncut: a new pace is no pause.
@@ -74,7 +75,7 @@ class RankLine:
             starts = self._after_pause(step, starts, ended)
         self.lengths.append(ended - began)
         told = parts_of(step, ended - starts)
-        self.told_to = ended
+        self.told_to, self.is_finished = ended, False
         self.phases.clear()
         if is_repeated:
             self._tell(Cause.LOST_STEPS, ended - starts)
@@ -89,6 +90,17 @@ class RankLine:
 
     def phase(self, at: MonoNs, name: str) -> None:
         self.phases.append((at, name))
+
+    def finish(self, at: MonoNs) -> None:
+        """It says that its training is over. Its process may save and evaluate yet: its phases go on."""
+        self.phase(at, "finish")
+        self.is_finished = True
+
+    def catch_up(self, at: MonoNs) -> None:
+        """Its time behind the training is as its phases say: no step comes that could tell more."""
+        last = self.phases[-1][1]
+        self.end(at)
+        self.phase(self.told_to, last)
 
     def end(self, at: MonoNs) -> None:
         """The rank is gone: what is left of its line is of its last phases, and of its end."""

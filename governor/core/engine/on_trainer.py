@@ -347,7 +347,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
     if found is not None:
         managed, rank = found
         intake.apply_bye(managed.run, rank, event.step)
-        managed.history.time.rank_ends(rank.rank, event.at)
+        managed.history.time.rank_finishes(rank.rank, event.at)
         managed.rules.observe(event)
         if event.completed and not rank.completed:
             managed.history.complete_training(managed.run.attempt)
@@ -365,7 +365,9 @@ def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
     held = node.connections.pop(event.connection, None)
     managed = node.runs.get(held[0]) if held is not None else None
     if managed is not None:
-        intake.lose_connection(managed.run, event.connection, event.at)
+        rank = intake.lose_connection(managed.run, event.connection, event.at)
+        if rank is not None and rank.said_bye:
+            managed.history.time.rank_ends(rank.rank, event.at)
         managed.rules.observe(event)
     return []
 

@@ -15,12 +15,13 @@ from torch.nn import functional
 from trainer_shim import attach
 
 engine_kind = sys.argv[1]
-STEPS, GAS, EVERY = 12, 2, 4  # Evaluated and saved behind each fourth step, the last one included.
+GAS, WORKERS = map(int, sys.argv[2:] or (2, 0))
+STEPS, EVERY = 12, 4  # Evaluated and saved behind each fourth step, the last one included.
 SAMPLE_S, LOSS_S, LOOP_S, SAVE_S, EVAL_S = 0.004, 0.01, 0.02, 0.05, 0.03
-spent = dict.fromkeys(("data", "loss", "loop", "eval", "save"), 0.0)
+spent = dict.fromkeys(("data", "loss", "loop", "eval", "save", "last"), 0.0)
 torch.set_num_threads(1)
 torch.manual_seed(7)
-kept = []
+kept, changes = [], []
 
 
 @contextlib.contextmanager
@@ -71,6 +72,16 @@ class Watch(KeptWatch):
     def step_frame(self, fields):
         super().step_frame({**fields, "at": time.monotonic(), "spent": dict(spent)})
 
+    def finish(self, reason, completed):
+        if not self.finished:
+            self.progress.set_phase("finish")  # As watcher.py does.
+            self.phase_changed()
+        super().finish(reason, completed)
+
+    def phase_changed(self):
+        super().phase_changed()
+        changes.append((time.monotonic(), self.progress.phase))
+
 
 def make_watch(*args, **kwargs):
     kept.append(Watch(*args, **kwargs))
@@ -78,7 +89,7 @@ def make_watch(*args, **kwargs):
 
 
 def loader(part, size=4 * GAS * STEPS, **kwargs):
-    return torch.utils.data.DataLoader(Slow(size, part), batch_size=4, **kwargs)
+    return torch.utils.data.DataLoader(Slow(size, part), batch_size=4, num_workers=WORKERS, **kwargs)
 
 
 def evaluate(model):
@@ -184,12 +195,14 @@ def hf():
     args = TrainingArguments(
         "own", max_steps=STEPS, per_device_train_batch_size=4, per_device_eval_batch_size=4,
         gradient_accumulation_steps=GAS, eval_strategy="steps", eval_steps=EVERY, save_steps=EVERY, report_to=[],
-        disable_tqdm=True, use_cpu=True, logging_steps=1000,
+        disable_tqdm=True, use_cpu=True, logging_steps=1000, dataloader_num_workers=WORKERS,
     )  # fmt: skip
     data = [Named(4 * GAS * STEPS, "data"), Named(8, "eval")]
     trainer = Timed(Told(), args, train_dataset=data[0], eval_dataset=data[1], callbacks=[Loop()])
     shim = attach(trainer, make_watch=make_watch)
     trainer.train()
+    with timed("last"):
+        trainer.save_model("own-last")
     return shim
 
 
@@ -224,11 +237,23 @@ def lightning():
             with timed("save"):
                 super()._save_checkpoint(trainer, filepath)
 
+    class Last(ModelCheckpoint):
+        """Saves behind the training, as save_last does where the last step was not saved."""
+
+        def on_train_end(self, trainer, pl_module):
+            with timed("last"):
+                trainer.save_checkpoint("last.ckpt")
+
+        def on_train_batch_end(self, *args):
+            pass
+
+        on_train_epoch_end = on_validation_end = on_train_batch_end
+
     trainer = pl.Trainer(
         max_steps=STEPS, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
         enable_model_summary=False, accumulate_grad_batches=GAS, val_check_interval=EVERY * GAS,
         num_sanity_val_steps=0, default_root_dir="own",
-        callbacks=[Saves(dirpath="own", every_n_train_steps=EVERY, save_top_k=-1)],
+        callbacks=[Saves(dirpath="own", every_n_train_steps=EVERY, save_top_k=-1), Last(dirpath="last")],
     )  # fmt: skip
     shim = attach(trainer, make_watch=make_watch)
     trainer.fit(Module(), loader("data"), loader("eval", 8))
@@ -237,4 +262,4 @@ def lightning():
 
 shim = {"deepspeed": deepspeed, "hf": hf, "lightning": lightning}.get(engine_kind, plain)()
 shim.finish()
-write_report({**kept[0].report(), "last_phase": kept[0].progress.phases, "spent": spent})
+write_report({**kept[0].report(), "changes": changes, "last_phase": kept[0].progress.phases, "spent": spent})

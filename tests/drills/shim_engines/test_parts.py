@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -44,10 +45,35 @@ def test_the_parts_of_a_loop_are_a_partition_with_each_in_its_place(run_ranks, k
 def test_an_evaluation_compiles_nothing_and_the_last_one_and_the_last_save_have_an_end(run_ranks, kind: str) -> None:
     for report in run_ranks("parts_loop.py", kind, ranks=KINDS[kind]):
         phases = report["phases"]
+        phases = phases[: phases.index("finish") + 1]
         assert phases.count("compile") == 1
         assert (phases.count("eval"), phases.count("checkpoint")) == (3, 3)
-        assert phases[-1] == "train"
+        assert phases[-1] == "finish"
         assert len(report["last_phase"]) == 1, "no phase is open at the end"
+
+
+@pytest.mark.parametrize("kind", ["hf", "lightning"])
+def test_what_is_saved_behind_the_training_is_a_checkpoint(run_ranks, kind: str) -> None:
+    report = run_ranks("parts_loop.py", kind)[0]
+    changes = report["changes"]
+    begun = [name for _, name in changes].index("finish")
+    behind = changes[begun:]
+    saved = sum(ended - at for (at, name), (ended, _) in itertools.pairwise(behind) if name == "checkpoint")
+    assert report["spent"]["last"] * 0.5 <= saved <= report["spent"]["last"]
+    assert behind[-1][1] == "finish"
+
+
+@pytest.mark.parametrize(("gas", "workers"), [(1, 0), (4, 2)])
+@pytest.mark.parametrize("kind", ["plain", "ddp", "deepspeed", "hf", "lightning"])
+def test_the_parts_add_up_whatever_the_loop(run_ranks, kind: str, gas: int, workers: int) -> None:
+    for report in run_ranks("parts_loop.py", kind, str(gas), str(workers), ranks=KINDS[kind]):
+        frames = report["frames"]
+        assert len(frames) == 12
+        total, _ = measured(frames)
+        assert total["step_s"] == pytest.approx(frames[-1]["at"] - frames[0]["at"], rel=0.01)
+        assert total["step_s"] * 0.98 <= sum(total[part] for part in PARTS) <= total["step_s"] + 1e-4
+        assert total["eval_s"] > 0
+        assert total["checkpoint_s"] >= 2 * 0.05
 
 
 def measured(frames: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:

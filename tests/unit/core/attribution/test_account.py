@@ -16,7 +16,13 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
 from governor.core.events.hardware import GpuFigures
-from governor.core.events.inputs import Bye, CommandLaunched, PhaseChange, TrainerExited
+from governor.core.events.inputs import (
+    Bye,
+    CommandLaunched,
+    Disconnected,
+    PhaseChange,
+    TrainerExited,
+)
 from governor.core.events.machine import GpuSample, HostSample, NodeUse, PriceRead, ProcessUse
 from governor.core.events.operators import OperatorHalt
 from governor.core.rules.triggers import load
@@ -148,6 +154,7 @@ def test_what_came_behind_a_training_that_ended_well_is_its_end(completed: bool,
     world.hear()
     steps(world, range(1, 11), began=1)
     world.play(Bye(MonoNs(world.mono), a_step(1).connection, "llama", 0, 9, completed=completed))
+    world.play(Disconnected(MonoNs(world.mono), a_step(1).connection))
     until(world, 12)
     if is_seen_to_end:
         end(world)
@@ -164,6 +171,7 @@ def test_an_end_that_was_seen_stays_one_when_its_name_is_launched_anew() -> None
     world.hear()
     steps(world, range(1, 11), began=1)
     world.play(Bye(MonoNs(world.mono), a_step(1).connection, "llama", 0, 9, completed=True))
+    world.play(Disconnected(MonoNs(world.mono), a_step(1).connection))
     until(world, 12)
     end(world)
     world.play(CommandLaunched(MonoNs(world.mono), "llama", 1000, (ProcessId(4321, 1, "boot-1"),)))
@@ -171,6 +179,37 @@ def test_an_end_that_was_seen_stays_one_when_its_name_is_launched_anew() -> None
     world.hear(attempt="a2", peer=peer(200))
     assert account_of(world).by_cause[Cause.SHUT_DOWN].ns == 2 * NS_PER_S
     sums_hold(world)
+
+
+def test_a_save_behind_the_bye_is_a_checkpoints() -> None:
+    """Ten steps and a bye, a second later a save of three, then twelve until the process is gone."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    connection = a_step(1).connection
+    assert connection is not None
+    world.play(Bye(MonoNs(world.mono), connection, "llama", 0, 9, completed=True))
+    for moment, phase in ((11, "checkpoint"), (14, "finish")):
+        until(world, moment)
+        world.play(PhaseChange(MonoNs(world.mono), connection, "llama", 0, phase))
+    until(world, 26)
+    assert seconds(world) == {"data_starvation": 1.0, "productive": 9.0, "checkpoint_stall": 3.0, "shut_down": 13.0}
+    assert account_of(world).pool_ns < 10 * NS_PER_S, "the longest window"
+    world.play(Disconnected(MonoNs(world.mono), connection))
+    until(world, 27)
+    end(world)
+    assert seconds(world) == {"data_starvation": 1.0, "productive": 9.0, "checkpoint_stall": 3.0, "shut_down": 14.0}
+    sums_hold(world)
+
+
+def test_steps_behind_a_bye_are_training() -> None:
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    world.play(Bye(MonoNs(world.mono), a_step(1).connection, "llama", 0, 9, completed=True))
+    steps(world, range(11, 21), began=11)
+    end(world)
+    assert seconds(world) == {"data_starvation": 2.0, "productive": 18.0}
 
 
 def test_only_the_step_under_way_is_not_told_yet() -> None:

@@ -88,7 +88,7 @@ def test_what_each_cause_is_weak_by() -> None:
     slow = split({0: sums(90), 1: sums(10)})
     assert slow.weak == {Cause.STRAGGLER: slow.by_cause[Cause.STRAGGLER]}
     assert split({0: sums(90, **told(190)), 1: sums(10, **told(110))}).weak == {}
-    bound = split({0: sums(90, bound_ns=50, **told), 1: sums(90, **told)})
+    bound = split({0: sums(90, bound_ns=50, **told(190)), 1: sums(90, **told(190))})
     assert bound.weak == {Cause.DATA: bound.by_cause[Cause.DATA] // 2}
 
 

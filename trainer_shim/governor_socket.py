@@ -128,7 +128,7 @@ class GovernorSocket:
         return False
 
     def _drop(self, kind: str) -> None:
-        self.dropped[kind] += 1
+        self.dropped[kind] = self.dropped.get(kind, 0) + 1
         self._any_dropped = True
 
     def post_phase(self, progress: Progress, failure: Optional[Dict[str, Any]] = None) -> bool:

@@ -37,7 +37,7 @@ _AFTER_FAULT_S = 1.0
 
 
 class Listener:
-    """`on_beat` runs once a second on this thread."""
+    """`on_beat` runs once a second on this thread. `show` gets what a governor wants to see, and returns at once."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Listener:
         requests: OpenRequests,
         agreement: AgreementThread,
         on_beat: Callable[[], None],
+        show: Callable[[Dict[str, Any]], None],
     ) -> None:
         self._governor = governor
         self._signal_wakeup = signal_wakeup
@@ -54,6 +55,7 @@ class Listener:
         self._requests = requests
         self._agreement = agreement
         self._on_beat = on_beat
+        self._show = show
         self._stop = threading.Event()
         self._beat_at_ns = time.monotonic_ns()
         self._send_at_ns = 0
@@ -141,6 +143,9 @@ class Listener:
         for frame in self._governor.receive(now_ns):
             self._request_at_ns = now_ns
             self._reconnect_due_ns = None
+            if frame["kind"] == "show":
+                self._show(frame)
+                continue
             self._requests.receive(request_of(frame))
             self._agreement.wake()
 

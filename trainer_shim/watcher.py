@@ -11,6 +11,8 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .connection.peers import socket_paths
+from .evidence.profile import StepProfile
+from .evidence.shower import Shower
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, print_line
 from .interfaces import OwnMeans, OwnPlaces, Resumed, Saver
@@ -85,9 +87,12 @@ class Watcher:
         self._agreement = AgreementThread(
             place, self._gate, self._save_at_step, self._requests, self._connect, self._note_last_good, absent
         )
+        self._profile = StepProfile(place.rank, lambda: self._save_at_step.directory() or os.getcwd())
+        shower = Shower(self._governor.post, self._profile)
         self._listener = Listener(
-            self._governor, self._signal_wakeup, progress, self._requests, self._agreement, self._once_a_second
-        )
+            self._governor, self._signal_wakeup, progress, self._requests, self._agreement, self._once_a_second,
+            shower.show,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Connect, take the signal, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens.
@@ -145,6 +150,8 @@ class Watcher:
             self._progress.sound = is_sound(fields)
             send = self._governor.later if self._progress.sound else self._governor.post
             send("step", fields)
+        if self._profile.wanted:
+            self._profile.step_passed(fields.get("step", 0))
 
     @guarded()
     def phase_changed(self) -> None:
@@ -270,7 +277,7 @@ class Watcher:
         return fields
 
     def _capabilities(self, known: Optional[List[str]]) -> List[str]:
-        able = ["agree", "beat", "exit_after"] + (["ask", "durable"] if self._save_at_step.can_save() else [])
+        able = ["agree", "beat", "exit_after", "show"] + (["ask", "durable"] if self._save_at_step.can_save() else [])
         return sorted(set(known or ()) | set(able))
 
     def _once_a_second(self) -> None:

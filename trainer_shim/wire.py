@@ -26,13 +26,14 @@ LIST_ITEMS_MAX = 64  # Stack frames and GPU uuids: deeper stacks say nothing mor
 LABELS_MAX = 32  # Prometheus label sets above this are a cardinality accident.
 OUTBOX_SLOTS = 16  # hello + the acks of two incidents + bye, twice over.
 BEAT_PERIOD_S = 1.0
+PROFILE_STEPS_MAX = 10  # A profiled step takes two to three times as long.
 
 # Innermost activity of a rank's main thread, as `phase` and `beat` frames name it.
 PHASES = ("init", "compile", "train", "eval", "agree", "checkpoint", "idle", "finish")
 # What a rank reports about an incident, in the order in which it can happen.
 ACKS = ("received", "agreed", "saving", "saved", "failed", "aborted", "merged", "declined")
 CHECKPOINT_KINDS = ("good", "suspect", "none")
-CAPABILITIES = ("ask", "agree", "beat", "exit_after", "durable", "timing")
+CAPABILITIES = ("ask", "agree", "beat", "exit_after", "durable", "timing", "show")
 # Why a halt is asked for where a step's own values are what is wrong: each rank knows whether they were finite before.
 # As the governor's trigger `nonfinite` calls it, which may not import this; a test plays each.
 REASONS_OF_VALUES = ("loss_nan", "loss_inf", "gradient_nonfinite")
@@ -181,6 +182,17 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         checkpoint=Field("record"),  # {"path", "manifest", "files", "bytes", "hashed": bool, "kind", "tokens_total"}
     ),
     "bye": dict(_RELIABLE, reason=Field("str"), step=Field("int"), completed=Field("bool")),
+    # The answer to a `show`. Sent once, and lost where nobody reads it.
+    "shown": dict(
+        _HEAD,
+        look=Field("str", True),  # As the `show` has it.
+        what=Field("str", True),
+        # Of `collectives`, each a JSON list: group, number, operation, state, sizes, p2p, over. Oldest first.
+        entries=Field("texts"),
+        path=Field("path"),  # Of `profile`: where the trace is.
+        step=Field("int"),  # Of `profile`: the last step in it.
+        problem=Field("str"),  # Why there is nothing to show, in one line.
+    ),
 }
 
 # Governor -> rank.
@@ -194,6 +206,14 @@ GOVERNOR_FRAMES: Dict[str, Dict[str, Field]] = {
         "exit_after": Field("bool", True),  # True: park after the save until ended. False: train on.
         "exit_code": Field("int", True),
         "reason": Field("str"),
+    },
+    # Only to ranks that have said `show` among their capabilities: an older shim would complain of it.
+    "show": {
+        "v": Field("int", True),
+        "kind": Field("str", True),
+        "look": Field("str", True),
+        "what": Field("str", True),  # collectives | profile
+        "steps": Field("int"),  # Of `profile`.
     },
     "confirm": {"v": Field("int", True), "kind": Field("str", True), "seq": Field("int", True)},
     "refuse": {"v": Field("int", True), "kind": Field("str", True), "reason": Field("str", True)},

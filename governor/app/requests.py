@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from governor import __version__
-from governor.app import budget_requests, mark_requests
+from governor.app import budget_requests, look_requests, mark_requests
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.core.engine import names
 from governor.core.engine.idle_state import NODE
@@ -223,6 +223,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]
     "hold": _hold,
     "budget_set": _budget(budget_requests.set_budget),
     "budget_clear": _budget(budget_requests.clear_budget),
+    "evidence": _budget(look_requests.look_at),
     "forget": _forget,
     "incidents": _incidents,
     "incident_mark": mark_requests.mark,

@@ -47,6 +47,7 @@ from governor.daemon.calls import Call, Calls
 from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller, Table
+from governor.daemon.rank_looks import RankLooks
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
@@ -73,10 +74,12 @@ class Performer:
     quota: LogQuota = field(default_factory=LogQuota)
     recalls: dict[str, MonoNs] = field(default_factory=dict)  # Runs that the journal was asked for: since when.
     calls: Calls = field(init=False)
+    rank_looks: RankLooks = field(init=False)
     _observer_calls: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
 
     def __post_init__(self) -> None:
         self.calls = Calls(self.clock, self.checkpoints, self.cloud, self.post)
+        self.rank_looks = RankLooks(self.inbox.send)
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do effects in order. Consecutive rows and their incident are one commit, because each one waits for the disk.

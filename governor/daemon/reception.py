@@ -16,6 +16,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Effect, RecallRun, Refuse
 from governor.core.events.inputs import BadHello, Disconnected, Event, FramesLost, Hello
 from governor.core.events.machine import RunRecalled
+from governor.core.events.shown import RankShowed
 from governor.daemon.log_quota import more_like_it
 from governor.daemon.perform import Performer
 from governor.daemon.recorder import Recorder
@@ -125,6 +126,9 @@ class Reception:
         for event in self._reader.read(packet, self.performer.clock.mono()):
             if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
+            if isinstance(event, RankShowed):
+                self.performer.rank_looks.take(event)
+                continue
             if isinstance(event, Hello):
                 event = self.introduce(event)
             effects = self.apply(event)

@@ -19,6 +19,7 @@ from governor.core.events.fetch import Fetch
 from governor.core.events.forwards import Forwards
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from governor.wire.last_output import failed
+from governor.wire.shown import shown
 from governor.wire.step_values import step_values
 from trainer_shim.wire import (
     _CHECKS,
@@ -34,8 +35,7 @@ from trainer_shim.wire import (
 )
 
 DROPPED_BY_SENDER = "dropped by the sender"
-# The first few faults describe a frame that is wrong everywhere.
-FAULTS_MAX = 8
+FAULTS_MAX = 8  # The first few describe a frame that is wrong everywhere.
 WORLD_SIZE_MAX = 2**24  # A hundred times the largest training so far.
 # Drop counts by sender: four times the connections that the inbox admits.
 PROCESSES_REMEMBERED_MAX = 1_024
@@ -382,6 +382,7 @@ _BUILDERS: dict[str, Callable[[Frame, ConnectionId, MonoNs, str], Event | list[s
     "beat": _beat,
     "ack": _ack,
     "bye": _bye,
+    "shown": shown,
 }
 assert {*_BUILDERS, "hello"} == FRAMES.keys(), "a frame kind without a builder"
 

@@ -74,6 +74,7 @@ from governor.core.events.machine import (
     UidRangesSeen,
 )
 from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
+from governor.core.events.shown import RankShowed
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 from governor.core.halt.table import Fact
 from governor.core.money.ledger import reserve
@@ -313,4 +314,5 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     TokensSettled: on_sources.on_tokens_settled,
     SourceTrouble: on_sources.on_trouble,
     HaltMarksRead: verdicts.on_halt_marks,
+    RankShowed: lambda _node, _showed: [],  # People read it, see daemon/rank_looks.py.
 }

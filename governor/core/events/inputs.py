@@ -28,6 +28,7 @@ from governor.core.events.machine import (
     UidRangesSeen,
 )
 from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
+from governor.core.events.shown import RankShowed
 from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 
 
@@ -339,6 +340,7 @@ Event = (
     | Beat
     | Ack
     | Bye
+    | RankShowed
     | Disconnected
     | FramesLost
     | BadHello

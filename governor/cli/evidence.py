@@ -121,9 +121,10 @@ def _show_profile(found: Mapping[str, Any]) -> None:
         return
     where = "on the device" if found["on_device"] else "on the CPU: no kernel was seen"
     show_line(f"  {found['wall_s']:.3f} s from the first event to the last, {where}")
-    share = f", {found['hidden_s'] / found['communication_s']:.0%} of it behind computing" if found["on_device"] else ""
     if found["communication_s"]:
-        show_line(f"  communication {found['communication_s']:.3f} s{share}")
+        share = found["hidden_s"] / found["communication_s"]
+        hidden = f", {share:.0%} of it behind computing" if found["on_device"] else ""
+        show_line(f"  communication {found['communication_s']:.3f} s{hidden}")
     for title, items in (("kernels", found["kernels"]), ("operators, own time", found["operators"])):
         if items:
             show_line(f"  {title}")

@@ -15,6 +15,7 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.inputs import Ack, BadHello, Beat, Bye, FramesLost, Hello, PhaseChange, Step
+from governor.core.events.shown import RankShowed
 from governor.wire.frames import (
     FrameReader,
     _is_valid,
@@ -102,6 +103,7 @@ def test_every_kind_has_its_event() -> None:
         PhaseChange: {**head("phase", 0, 1), "phase": "eval"},
         Ack: {**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "saved", "checkpoint": {"path": "/c"}},
         Bye: {**head("bye", 0, 1), "seq": 3, "completed": True},
+        RankShowed: {**head("shown", 0, 1), "look": "look-1", "what": "collectives", "entries": ["[]"]},
     }
     assert {frame["kind"] for frame in kinds.values()} == FRAMES.keys()
     for kind, frame in kinds.items():

@@ -1,0 +1,51 @@
+"""A profile's trace, added up: own time of nested operators, and communication behind computing."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.adapters.evidence.trace import TraceUnreadable, profile_of, read_profile
+
+
+def span(name: str, begin_us: float, lasts_us: float, kind: str = "cpu_op", thread: int = 1) -> dict[str, Any]:
+    return {"ph": "X", "cat": kind, "name": name, "ts": begin_us, "dur": lasts_us, "tid": thread}
+
+
+def test_an_operators_own_time_is_without_what_it_calls() -> None:
+    found = profile_of([span("outer", 0, 100), span("inner", 10, 60), span("leaf", 20, 10)])
+    spent = {item.name: round(item.seconds * 1e6) for item in found.operators}
+    assert spent == {"outer": 40, "inner": 50, "leaf": 10}
+    assert not found.on_device
+
+
+def test_communication_is_hidden_where_a_kernel_runs_beside_it() -> None:
+    kernels = [span("ncclDevKernel_AllReduce", 0, 100, "kernel", 7), span("gemm", 50, 100, "kernel", 8)]
+    found = profile_of([span("aten::mm", 0, 5), *kernels])
+    assert found.on_device
+    assert round(found.communication_s * 1e6) == 100
+    assert round(found.hidden_s * 1e6) == 50
+    assert [kernel.name for kernel in found.kernels] == ["gemm", "ncclDevKernel_AllReduce"]
+
+
+def test_what_is_no_span_is_left_out() -> None:
+    broken = [None, 3, {"ph": "X"}, span("a", -1, 5), span("b", float("nan"), 5), span("c", 1, True)]
+    found = profile_of([*broken, span("good", 0, 5)])
+    assert [item.name for item in found.operators] == ["good"]
+    assert found.left_out == 4
+
+
+def test_a_file_that_is_no_trace_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no gzip")
+    (tmp_path / "list").write_bytes(gzip.compress(b"[1]"))
+    (tmp_path / "good").write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    (tmp_path / "link").symlink_to(tmp_path / "good")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("absent", "text", "list", "link", "pipe"):
+        with pytest.raises(TraceUnreadable):
+            read_profile(str(tmp_path / name))
+    assert read_profile(str(tmp_path / "good")).operators == ()

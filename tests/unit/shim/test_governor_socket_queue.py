@@ -289,7 +289,7 @@ def broken_beat() -> None:
 
 def listener_of(governor: GovernorSocket, wakeup: SignalWakeup, on_beat: Callable[[], None] = lambda: None) -> Listener:
     progress = Progress(threading.get_ident())
-    return Listener(governor, wakeup, progress, NoRequests(), NoAgreement(), on_beat, lambda frame: None)  # type: ignore[arg-type]
+    return Listener(governor, wakeup, progress, NoRequests(), NoAgreement(), on_beat, lambda _: None)  # type: ignore[arg-type]
 
 
 def test_a_queued_frame_waits_a_quarter_of_a_second_at_most(server: Server) -> None:

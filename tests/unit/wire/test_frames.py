@@ -24,6 +24,7 @@ from governor.wire.frames import (
     refuse_packet,
     request_packet,
 )
+from governor.wire.shown import show_packet
 from trainer_shim.wire import FRAME_BYTES_MAX, FRAMES, GOVERNOR_FRAMES, encode, faults, head
 
 AT = MonoNs(5_000)
@@ -336,8 +337,9 @@ def test_the_governors_packets_are_valid_by_the_wires_own_table() -> None:
             exit_after=True,
             reason="loss is NaN " + "x" * 600,
         ),
+        show_packet("look-1", "profile", 3),
         confirm_packet(4),
         refuse_packet("y" * 600),
     ]
-    assert [faults(json.loads(packet), GOVERNOR_FRAMES) for packet in packets] == [[], [], []]
+    assert [faults(json.loads(packet), GOVERNOR_FRAMES) for packet in packets] == [[], [], [], []]
     assert [json.loads(packet)["kind"] for packet in packets] == list(GOVERNOR_FRAMES)

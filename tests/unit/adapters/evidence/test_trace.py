@@ -24,7 +24,7 @@ def test_an_operators_own_time_is_without_what_it_calls() -> None:
 
 
 def test_communication_is_hidden_where_a_kernel_runs_beside_it() -> None:
-    kernels = [span("ncclDevKernel_AllReduce", 0, 100, "kernel", 7), span("gemm", 50, 100, "kernel", 8)]
+    kernels = [span("ncclDevKernel_AllReduce", 0, 100, "kernel", 7), span("gemm", 50, 120, "kernel", 8)]
     found = profile_of([span("aten::mm", 0, 5), *kernels])
     assert found.on_device
     assert round(found.communication_s * 1e6) == 100

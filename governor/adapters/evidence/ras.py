@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from governor.core.base.printable import printable
+from governor.core.base.units import is_whole
 
 DEFAULT_ADDRESS: Final = "localhost:28028"
 ANSWER_BYTES_MAX: Final = 256 * 1024
@@ -66,6 +67,6 @@ def _read(sock: socket.socket, deadline: float) -> tuple[bytes, bool]:
 
 def _place(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+    if not colon or not is_whole(port) or not 0 < int(port) < 65536:
         raise RasUnavailable(f"NCCL_RAS_ADDR {address[:60]!r} is not HOST:PORT")
     return host.strip("[]") or "localhost", int(port)

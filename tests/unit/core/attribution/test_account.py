@@ -16,13 +16,7 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
 from governor.core.events.hardware import GpuFigures
-from governor.core.events.inputs import (
-    Bye,
-    CommandLaunched,
-    Disconnected,
-    PhaseChange,
-    TrainerExited,
-)
+from governor.core.events.inputs import Bye, CommandLaunched, Disconnected, PhaseChange, TrainerExited
 from governor.core.events.machine import GpuSample, HostSample, NodeUse, PriceRead, ProcessUse
 from governor.core.events.operators import OperatorHalt
 from governor.core.rules.triggers import load

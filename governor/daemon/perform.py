@@ -41,9 +41,11 @@ from governor.core.events.effects import (
 )
 from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
+from governor.core.events.shown import RankShowed
 from governor.core.halt.incident import TARGETS_MAX, Incident, process_of
 from governor.core.money.charges import charge_row
 from governor.daemon.calls import Call, Calls
+from governor.daemon.halt_looks import HaltLooks
 from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller, Table
@@ -75,11 +77,13 @@ class Performer:
     recalls: dict[str, MonoNs] = field(default_factory=dict)  # Runs that the journal was asked for: since when.
     calls: Calls = field(init=False)
     rank_looks: RankLooks = field(init=False)
+    halt_looks: HaltLooks = field(init=False)
     _observer_calls: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
 
     def __post_init__(self) -> None:
         self.calls = Calls(self.clock, self.checkpoints, self.cloud, self.post)
         self.rank_looks = RankLooks(self.inbox.send)
+        self.halt_looks = HaltLooks(self.node, self.rank_looks)
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do effects in order. Consecutive rows and their incident are one commit, because each one waits for the disk.
@@ -162,6 +166,7 @@ class Performer:
 
     def close_incident(self, effect: CloseIncident) -> None:
         self.process_killer.end(effect.incident_id)
+        self.halt_looks.forget(effect.incident_id)
         log.info("halted" if effect.has_ended else "halt_given_up", run=effect.run, incident_id=effect.incident_id)
 
     def recall_run(self, effect: RecallRun) -> None:
@@ -204,6 +209,7 @@ class Performer:
             {"rank": rank.rank, "letter": is_sent, "rung": self._signal_rank(rank.peer.process, rank.signal)}
             for rank, is_sent in sent
         ]
+        self.halt_looks.ask(managed, self.clock.mono())
         if effect.checkpoint != "none" and effect.rank is None:
             self.checkpoints.prepare()
         kept: list[Record | PersistIncident] = [
@@ -212,6 +218,11 @@ class Performer:
         if effect.rank is None and self._look_below(managed):
             kept.append(persist_incident(self.node, managed))
         self._persist(kept)
+
+    def showed(self, event: RankShowed) -> None:
+        look = self.rank_looks.take(event)
+        if look is not None:
+            self.halt_looks.take(look, event.at)
 
     def _look_below(self, managed: ManagedRun, table: Table | None = None) -> bool:
         """Note what the halt's launch has now, if it is the command's: we may be killed. Whether there is news."""
@@ -267,6 +278,8 @@ class Performer:
         launchers, others = (incident.launchers, incident.named_uids) if incident is not None else ((), ())
         uid = managed.run.uid if managed is not None else -1
         launch = managed.launch if managed is not None else Launch()
+        if managed is not None and signum is signal.SIGTERM:
+            self.halt_looks.ask(managed, self.clock.mono())
         hit = self.process_killer.begin(
             incident_id, self.node.announced(incident_id), launchers, uid, signum, others,
             marks=launch.marks, cgroups=launch.cgroups, programs=launch.programs, unsure=lambda: launch.unsure,
@@ -275,6 +288,7 @@ class Performer:
             strangers=partial(announced_by_others, self.node.runs, run, but_of=(uid, *others)),
             has_name=run == self._name_of_command(incident), launch=incident.launch if incident is not None else None,
         )  # fmt: skip
+        self.halt_looks.sum_up(incident_id, self.clock.mono())
         unsent = self._why_unsent(hit)
         if managed is not None and managed.incident is not None:
             if unsent is not None:

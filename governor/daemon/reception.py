@@ -127,7 +127,7 @@ class Reception:
             if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
             if isinstance(event, RankShowed):
-                self.performer.rank_looks.take(event)
+                self.performer.showed(event)
                 continue
             if isinstance(event, Hello):
                 event = self.introduce(event)

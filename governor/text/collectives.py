@@ -66,22 +66,23 @@ def line(standing: Standing) -> str:
     """One sentence, for people. It says what was entered: a recorder of gloo does not say what was left."""
     group = standing.group.rpartition("/")[2] or standing.group or "?"
     if standing.differing is not None:
-        told = "; ".join(f"{_named([rank])} {_name(one)}" for rank, one in sorted(standing.differing.items())[:4])
+        told = "; ".join(f"{named([rank])} {_name(one)}" for rank, one in sorted(standing.differing.items())[:4])
         return f"{group}: ranks entered different collectives under one number: {told}"
     front, behind = standing.front, standing.behind
     ahead = [rank for rank in standing.newest if rank not in behind]
     if not behind:
-        return f"{group}: {_named(ahead)} entered {_name(front)} last"
-    last = ", ".join(f"{_named([rank])}: {_name(standing.newest[rank])}" for rank in behind[:4])
+        return f"{group}: {named(ahead)} entered {_name(front)} last"
+    last = ", ".join(f"{named([rank])}: {_name(standing.newest[rank])}" for rank in behind[:4])
     verb = "has" if len(behind) == 1 else "have"
-    return f"{group}: {_named(ahead)} entered {_name(front)}; {_named(behind)} {verb} not (last, {last})"
+    return f"{group}: {named(ahead)} entered {_name(front)}; {named(behind)} {verb} not (last, {last})"
 
 
 def _name(one: Collective) -> str:
     return f"{one.operation.rpartition(':')[2] or '?'} seq {one.number}"
 
 
-def _named(ranks: Iterable[int]) -> str:
+def named(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0, 1, 2"."""
     found = sorted(ranks)
     more = f" and {len(found) - _RANKS_NAMED_MAX} more" if len(found) > _RANKS_NAMED_MAX else ""
     word = "rank" if len(found) == 1 else "ranks"

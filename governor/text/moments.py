@@ -9,7 +9,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle.messages import given_up
 from governor.core.engine.idle_state import NODE
-from governor.core.halt.incident import NO_BOUNDARY, OTHER_USER
+from governor.core.halt.incident import COLLECTIVES, NO_BOUNDARY, OTHER_USER
 from governor.core.halt.state import GivenUp
 from governor.core.runs.last_good import PENDING
 from governor.text.table import plain
@@ -284,6 +284,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "save_failed": ("not saved", _reason),
     NO_BOUNDARY: ("not saved", _reason),
     "raised": ("raised", _raised),
+    COLLECTIVES: ("collective", lambda detail, _snapshot: str(detail.get("text") or "nothing is known of them")),
     "checkpoint_read": ("checked", _checkpoint_read),
     "term": ("SIGTERM", _targets),
     "kill": ("SIGKILL", _killed),

@@ -14,6 +14,7 @@ from governor.core.events.shown import RankShowed
 from trainer_shim.wire import WIRE_VERSION, encode
 
 NUMBER_END = 2**53
+NAME_CHARS_MAX = 80  # As the shim cuts them.
 
 
 def show_packet(look: str, what: str, steps: int = 0) -> bytes:
@@ -70,6 +71,6 @@ def _collective(entry: str) -> Collective | None:
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NUMBER_END:
         return None
-    texts = (printable(word) for word in (group, operation, state, sizes))
+    texts = (printable(word)[:NAME_CHARS_MAX] for word in (group, operation, state, sizes))
     group, operation, state, sizes = texts
     return Collective(group, number, operation, state, sizes, is_p2p is True, is_over is True)

@@ -201,6 +201,18 @@ def none_is_finite() -> dict[str, Any]:
     return newest_not_finite() | {"incident_id": "run7.gpu-17.8", "last_good": harmed | {"passed_over": [gone]}}
 
 
+BEHIND = "default_pg: ranks 0, 2 entered all_reduce seq 412; rank 1 has not (last, rank 1: all_reduce seq 411)"
+
+
+def _behind() -> dict[str, Any]:
+    """What ranks showed at the halt. A name may hold anything printable."""
+    last = {"operation": "nccl:all_reduce", "state": "started", "over": False}
+    ranks = {str(rank): {**last, "number": 411 if rank == 1 else 412} for rank in range(3)}
+    group = {"group": "0/default_pg", "behind": [1], "ranks": ranks, "text": BEHIND}
+    odd = {"group": "1/`x`<b>", "behind": [], "ranks": {}, "text": "`x`<b>: ranks 0, 1, 2 entered barrier seq 7 last"}
+    return {"groups": [group, odd], "groups_total": 3, "problems": {"3": "no answer"}}
+
+
 def hang_deaf() -> dict[str, Any]:
     """Nobody answers the letter, the price is unknown, no cloud: the least that can be known."""
     stuck = {"op": "all_reduce", "count": 978, "entered_ns": 1, "done": False}
@@ -210,7 +222,7 @@ def hang_deaf() -> dict[str, Any]:
         "trigger": "hang",
         "reason": "no_progress",
         "text": "no rank has moved for 74 s (limit 60 s); slowest: rank 1 in wait",
-        "evidence": {},
+        "evidence": {"collectives": _behind()},
         "kind": "good",
         "closed_wall_ns": OPENED_WALL + 81 * S,
         "cloud": "none",
@@ -221,6 +233,7 @@ def hang_deaf() -> dict[str, Any]:
             entry(0, "verdict", rule="hang", reason="no_progress", text="no rank has moved for 74 s (limit 60 s)"),
             entry(1 * MS, "asked", checkpoint="good"),
             entry(60 * S, "term"),
+            entry(60 * S, "collectives", text=f"{BEHIND}; nothing from rank 3"),
             entry(70 * S, "kill"),
             entry(71 * S, "respawned", pids=[4321]),
             entry(71 * S, "kill"),

@@ -24,6 +24,7 @@ PROCESSES_MAX = 1_024
 TIMELINE_MAX = 400
 OTHER_USER = "other user"  # Why a launcher is left alone.
 NO_BOUNDARY = "no_boundary"  # In the timeline.
+COLLECTIVES = "collectives"  # In the timeline and in the evidence.
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +271,15 @@ class Incident:
         where = "" if last.phase == "train" else f", in {last.phase},"
         told = f"rank {last.rank}{where} has reached no step boundary in {format_duration(at - since)}"
         self.note(at, wall, NO_BOUNDARY, rank=last.rank, reason=told)
+
+    def note_collectives(self, at: MonoNs, wall: WallNs, found: Mapping[str, Any], text: str | None) -> None:
+        """Keep what the ranks have shown of their collectives. Its line is one entry, whoever answers later."""
+        self.evidence = {**self.evidence, COLLECTIVES: dict(found)}
+        entry = next((entry for entry in self.timeline if entry["what"] == COLLECTIVES), None)
+        if entry is not None:
+            entry["detail"] = {"text": text}
+        elif text is not None:
+            self.note(at, wall, COLLECTIVES, text=text)
 
     def mark_unsent(self, what: str, reason: str) -> None:
         """Note that the newest signal of the timeline was not sent."""

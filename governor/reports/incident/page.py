@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from governor.reports.incident.drawn import figures, unseen_text
 from governor.reports.incident.seen import Seen
-from governor.reports.incident.told import not_observed, summary
+from governor.reports.incident.told import collectives_told, not_observed, summary
 from governor.reports.incident.written import (
     STACK_FRAMES_SHOWN,
     fact_rows,
@@ -66,6 +66,7 @@ def incident_page(snapshot: Snapshot, seen: Seen | None) -> str:
         *(web.section(f"Failure mode: {mode.name}", _mode(mode)) for mode in modes_of(snapshot)),
         web.section("What was not observed", _items(unseen) or "<p>Everything that was asked for was observed.</p>"),
         "" if is_of_node(snapshot) else web.section("Ranks at the verdict", _ranks(snapshot)),
+        web.section("Collectives at the halt", _items(collectives_told(snapshot))),
         web.section("Evidence as recorded", _evidence(snapshot)),
     ]
     return web.page(f"Incident {plain(snapshot['incident_id'])}", f"<main>\n{''.join(parts)}</main>", _STYLE)

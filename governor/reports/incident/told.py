@@ -5,9 +5,10 @@ What differs in a node's own stop is in node_stop.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from governor.core.halt.incident import NO_BOUNDARY
+from governor.core.halt.incident import COLLECTIVES, NO_BOUNDARY
 from governor.core.halt.state import GivenUp
 from governor.reports.node_stop import is_of_node, node_not_observed, node_summary
 from governor.reports.resume_text import steps_behind, torn_text, unseen_last_good
@@ -93,6 +94,18 @@ def not_observed(snapshot: Snapshot) -> list[str]:
     if lost:
         lines.append(f"Not connected at the verdict, so their position is old: rank {', '.join(lost)}.")
     return lines
+
+
+def collectives_told(snapshot: Snapshot) -> list[str]:
+    """What ranks showed of their last collectives at the halt: a line for each group, and for each rank without."""
+    found = snapshot["evidence"].get(COLLECTIVES)
+    if not isinstance(found, Mapping):
+        return []
+    groups, problems = found.get("groups") or [], found.get("problems") or {}
+    lines = [plain(group["text"]) for group in groups]
+    more = found.get("groups_total", len(groups)) - len(groups)
+    lines += [f"{more} more group(s) of ranks are not listed"] if more > 0 else []
+    return [*lines, *(f"rank {rank}: {plain(why)}" for rank, why in problems.items())]
 
 
 def _unseen_checkpoint(snapshot: Snapshot, seen: set[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from governor.core.base.printable import escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration, is_spend_known
-from governor.reports.incident.told import not_observed, summary
+from governor.reports.incident.told import collectives_told, not_observed, summary
 from governor.reports.node_stop import is_of_node, last_runs
 from governor.reports.resume_text import (
     BEGINS_ANEW,
@@ -192,7 +192,8 @@ def _last_good_place(snapshot: Snapshot) -> str:
 
 def _ranks(snapshot: Snapshot) -> str:
     told = "\n\n".join(_rank(rank) for rank in snapshot["ranks"]) or "None was known."
-    return f"## Ranks at the verdict\n\n{told}"
+    behind = "".join(f"\n- {_inline(line)}" for line in collectives_told(snapshot))
+    return f"## Ranks at the verdict\n\n{told}" + (f"\n\n## Collectives at the halt\n{behind}" if behind else "")
 
 
 def _rank(rank: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ def _stacks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     targets = [py_spy.Target(row["rank"], process_of(row["process"]), row["uid"]) for row in rows]
     by_rank = {row["rank"]: row for row in rows}
     found = []
-    for stacks in py_spy.take(targets, STACKS_S):
+    for stacks in py_spy.take(targets, STACKS_S, py_spy.program()):
         row = stacks.row()
         if stacks.problem is not None:  # The rank's own last word, of its main thread.
             row["last_beat"] = by_rank[stacks.target.rank]["stack"]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,10 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.printable import printable
 
 INSTALL: Final = "py-spy is not installed: pip install 'costgov[evidence]'"
+AT_ONCE_MAX: Final = 8
 OUTPUT_BYTES_MAX: Final = 4 * 1024 * 1024
+COMPLAINT_BYTES_MAX: Final = 64 * 1024
+_PIECE_BYTES: Final = 64 * 1024
 THREADS_MAX: Final = 64
 FRAMES_MAX: Final = 64
 _TEXT_CHARS_MAX: Final = 200
@@ -66,44 +71,84 @@ def program() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def take(targets: Sequence[Target], within_s: float) -> list[Stacks]:
-    """Look at each process, all at once, and end what has not answered in time."""
-    found = program()
+@dataclass(slots=True)
+class _Look:
+    child: subprocess.Popen[bytes]
+    output: bytearray = field(default_factory=bytearray)
+    complaint: bytearray = field(default_factory=bytearray)
+    is_late: bool = False
+
+    @property
+    def is_too_long(self) -> bool:
+        return len(self.output) > OUTPUT_BYTES_MAX or len(self.complaint) > COMPLAINT_BYTES_MAX
+
+
+def take(targets: Sequence[Target], within_s: float, found: str | None) -> list[Stacks]:
+    """Look at each process, AT_ONCE_MAX at a time, by the py-spy that was `found`. Whoever is late is ended."""
     if found is None:
         return [Stacks(target, problem=INSTALL) for target in targets]
-    begun = [(target, _identity_problem(target)) for target in targets]
-    started = [(target, problem or _start(found, target)) for target, problem in begun]
-    return [
-        Stacks(target, problem=child) if isinstance(child, str) else _finish(target, child, within_s)
-        for target, child in started
-    ]
+    told: list[Stacks] = []
+    for first in range(0, len(targets), AT_ONCE_MAX):
+        begun = [(target, _identity_problem(target)) for target in targets[first : first + AT_ONCE_MAX]]
+        started = [(target, problem or _start(found, target)) for target, problem in begun]
+        _read([look for _, look in started if isinstance(look, _Look)], within_s)
+        told += [
+            Stacks(target, problem=look) if isinstance(look, str) else _finish(target, look, within_s)
+            for target, look in started
+        ]
+    return told
 
 
-def _start(found: str, target: Target) -> subprocess.Popen[bytes] | str:
+def _start(found: str, target: Target) -> _Look | str:
     command = [found, "dump", "--nonblocking", "--json", "--pid", str(target.process.pid)]
     try:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
     except OSError as error:
         return f"py-spy does not start: {error.strerror}"
+    return _Look(child)
 
 
-def _finish(target: Target, child: subprocess.Popen[bytes], within_s: float) -> Stacks:
-    try:
-        output, complaint = child.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
+def _read(looks: Sequence[_Look], within_s: float) -> None:
+    """Read what they say, and end each that says too much or is late. None of them lives on."""
+    deadline = time.monotonic() + within_s
+    with selectors.DefaultSelector() as selector:
+        for look in looks:
+            for pipe, kept in ((look.child.stdout, look.output), (look.child.stderr, look.complaint)):
+                assert pipe is not None, "both are pipes"
+                selector.register(pipe, selectors.EVENT_READ, (look, kept))
+        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                look, kept = key.data
+                kept += (piece := os.read(key.fd, _PIECE_BYTES))
+                if not piece or look.is_too_long:
+                    selector.unregister(key.fileobj)
+                if look.is_too_long:
+                    look.child.kill()
+    for look in looks:
+        try:
+            look.child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            look.is_late = True
+            look.child.kill()
+            look.child.wait()
+        for pipe in (look.child.stdout, look.child.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _finish(target: Target, look: _Look, within_s: float) -> Stacks:
+    if look.is_late:
         return Stacks(target, problem=f"py-spy has not answered within {within_s:g} s")
     gone = _identity_problem(target)
     if gone is not None:
         return Stacks(target, problem=gone)
-    if child.returncode != 0:
-        return Stacks(target, problem=_why(complaint, target))
-    if len(output) > OUTPUT_BYTES_MAX:
+    if look.is_too_long:
         return Stacks(target, problem="py-spy says more than is kept")
-    threads = _threads(output)
+    if look.child.returncode != 0:
+        return Stacks(target, problem=_why(bytes(look.complaint), target))
+    threads = _threads(bytes(look.output))
     if threads is None:
         return Stacks(target, problem="py-spy answers in a form that we do not know")
     return Stacks(target, threads)

@@ -17,6 +17,7 @@ class Cause(Enum):
     DATA = "data_starvation"  # A rank waited for its batch, or others waited for that rank.
     LOOP = "loop_code"  # The loop's own code between steps: logging, bookkeeping, sampling.
     STRAGGLER = "straggler"  # One rank computes longer than the others; all wait for it.
+    IMBALANCE = "load_imbalance"  # A rank computes less than the usual one, and waits for it.
     COMMUNICATION = "exposed_communication"  # In collectives, beyond the wait for a late rank.
     BUBBLE = "pipeline_bubble"  # A stage waits for the others, beyond the wait for a slow one.
     OFFLOAD = "optimizer_offload"  # The optimizer's step runs on the CPU.

@@ -38,6 +38,10 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "medium", "one rank computes longer in each window, and the others wait for it",
         "look at that rank's GPU clocks, temperature and neighbours; replace its node if it stays slow",
     ),
+    Cause.IMBALANCE: Advice(
+        "medium", "some ranks compute less than the usual one in each window, and wait for it in collectives",
+        "give all ranks as much to compute: batches of one size and length, experts and layers spread evenly",
+    ),
     Cause.COMMUNICATION: Advice(
         "medium", "the time in collectives beyond the wait for a late rank",
         "overlap it with the backward pass, use larger buckets or a lower ZeRO stage; check the interconnect",

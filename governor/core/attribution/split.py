@@ -1,8 +1,9 @@
 """What the ranks' steps of one window went to. Pure arithmetic over whole nanoseconds of all ranks.
 
 The last rank to arrive at a collective waits for nobody. What the others spend there beyond it is their wait for it,
-and of the cause that made it late: its data, its checkpoint, or its own slowness. What is left of communication is the
-wire's (`docs/adr/0026`).
+and of the cause that made it late: its data, its checkpoint, or its own slowness. A rank that computes less than the
+usual one waits for all of these: their load is not balanced. What is left of communication is the wire's
+(`docs/adr/0026`).
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def split(ranks: Mapping[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
         _split_rank(found, sums, late.get(rank, Late()), losses.get(rank, {}))
     if any(Cause.STRAGGLER in one.causes for one in late.values()):
         found.slow_rank = max(ranks, key=lambda rank: _own(ranks[rank], losses.get(rank, {}))[Cause.STRAGGLER])
-        if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
-            found.weak[Cause.STRAGGLER] = found.by_cause.get(Cause.STRAGGLER, 0)
+    if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
+        compared = {cause: found.by_cause.get(cause, 0) for cause in (Cause.STRAGGLER, Cause.IMBALANCE)}
+        found.weak.update({cause: ns for cause, ns in compared.items() if ns})
     bound = sum(sums.bound_ns for sums in ranks.values())
     if bound:  # Who waits for a rank's data waits for what is in that.
         told = sum(sums.parts[part.DATA] for sums in ranks.values())
@@ -131,6 +133,9 @@ def _lateness(ranks: Mapping[int, RankSums], losses: Losses) -> dict[int, Late]:
             waits = {cause: ns * behind // total for cause, ns in waits.items()}
         if slower:
             waits[Cause.STRAGGLER] = slower
+        idle = usual - causes[Cause.STRAGGLER]
+        if idle >= STRAGGLER_MIN_FRAC * ranks[rank].total_ns:
+            waits[Cause.IMBALANCE] = min(idle, behind)
         if waits:
             found[rank] = Late(waits, min(slower, max(0, causes[Cause.STRAGGLER] - usual)))
     return found

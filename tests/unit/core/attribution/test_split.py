@@ -98,6 +98,23 @@ def test_an_offloaded_optimizer_is_of_the_optimizer() -> None:
     assert of(one).by_cause == {Cause.OFFLOAD: 400, Cause.PRODUCTIVE: 600}
 
 
+def test_one_fast_rank_waits_for_the_others_and_not_on_the_wire() -> None:
+    """Ranks 1 and 2 compute 800; rank 0 computes 500 and waits 300 for them. All are 50 on the wire."""
+    slow = sums(communication=50, forward=300, backward=550)
+    found = of(sums(communication=350, forward=200, backward=650), slow, slow)
+    assert found.by_cause == {Cause.IMBALANCE: 300, Cause.COMMUNICATION: 150, Cause.PRODUCTIVE: 2100}
+    assert found.slow_rank is None
+
+
+def test_a_fast_rank_waits_longer_for_the_straggler_than_the_others() -> None:
+    """Rank 3 computes 900, ranks 1 and 2 compute 700, rank 0 computes 600."""
+    usual = sums(communication=200, forward=300, backward=600)
+    fast = sums(communication=300, forward=300, backward=600)
+    found = of(fast, usual, usual, sums(communication=0, forward=400, backward=500))
+    assert found.by_cause == {Cause.STRAGGLER: 800, Cause.IMBALANCE: 100, Cause.PRODUCTIVE: 2700}
+    assert found.slow_rank == 3
+
+
 def test_two_steps_say_nothing_of_who_is_slow() -> None:
     assert of(sums(steps=2, forward=200, backward=800), sums(steps=2, forward=500, backward=500)).slow_rank is None
 

@@ -218,6 +218,7 @@ def _put_times(fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
         del fields["loop_s"]
     # The host times the launch only of a collective, or of a recomputation: no figure is better than that one.
     fields.pop("comm_s", None)
+    fields.pop("comm_between_s", None)
     fields.pop("recompute_s", None)
     if "offload_s" in fields:  # The host itself computes then: its clock is right. Before that it may have waited.
         fields["offload_s"] = min(fields["offload_s"], fields["optimizer_s"])

@@ -248,7 +248,7 @@ class Pauses:
 
     def _relabel(self, part: int) -> None:
         """What the training thread does now turns out to be `part`, since the last mark."""
-        self.clock.part = part
+        self.clock.relabel(part)
         if self.device is not None:
             self.device.relabel(part)
 

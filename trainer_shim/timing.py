@@ -29,6 +29,8 @@ PARTS_TOTAL = 12
 FETCHES_INSIDE = frozenset((DATA, FORWARD, OPTIMIZER, CHECKPOINT, HOLD, EVAL))
 # What is waited for here has its own name already: it is no communication of the training.
 NOT_TRAINING = frozenset((CHECKPOINT, HOLD, EVAL, BUBBLE))
+# What is waited for here lies in no pass: it is the loop's, which averages weights or a loss.
+BETWEEN_PASSES = frozenset((OTHER, GAP, DATA, AFTER_BACKWARD))
 
 
 class StepTimes(NamedTuple):
@@ -37,18 +39,20 @@ class StepTimes(NamedTuple):
     step_ns: int
     spent: Sequence[int]
     comm_ns: int
+    comm_between_ns: int = 0  # Of it: in BETWEEN_PASSES.
 
 
 class StepClock:
     """Accumulates one step after the other. Owned by the training thread."""
 
-    __slots__ = ("comm_ns", "now_ns", "part", "since_ns", "spent", "started_ns")
+    __slots__ = ("_comm_here", "comm_between_ns", "comm_ns", "now_ns", "part", "since_ns", "spent", "started_ns")
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = now_ns
         self.part = GAP
         self.spent: List[int] = [0] * PARTS_TOTAL
-        self.comm_ns = 0
+        self.comm_ns = self.comm_between_ns = 0
+        self._comm_here = (0, 0)  # The part that began then has so much of it.
         self.started_ns = self.since_ns = now_ns()
 
     def switch(self, part: int) -> int:
@@ -62,16 +66,30 @@ class StepClock:
 
     def add_comm(self, ns: int) -> None:
         """Communication took so long, and has ended now. In a part of NOT_TRAINING it does not count."""
-        if self.part not in NOT_TRAINING:
-            self.comm_ns += ns
+        part = self.part
+        if part in NOT_TRAINING:
+            return
+        self.comm_ns += ns
+        since_ns, here_ns = self._comm_here
+        self._comm_here = (self.since_ns, here_ns + ns if since_ns == self.since_ns else ns)
+        if part in BETWEEN_PASSES:
+            self.comm_between_ns += ns
+
+    def relabel(self, part: int) -> None:
+        """What the clock is in turns out to be `part`, with the communication in it."""
+        since_ns, here_ns = self._comm_here
+        if since_ns == self.since_ns:
+            self.comm_between_ns += here_ns * ((part in BETWEEN_PASSES) - (self.part in BETWEEN_PASSES))
+        self.part = part
 
     def close(self) -> StepTimes:
         """End the step now, start the next one in the gap, and return the ended step's times."""
         self.switch(GAP)
-        times = StepTimes(self.since_ns - self.started_ns, self.spent, self.comm_ns)
+        times = StepTimes(self.since_ns - self.started_ns, self.spent, self.comm_ns, self.comm_between_ns)
         self.started_ns = self.since_ns
         self.spent = [0] * PARTS_TOTAL
-        self.comm_ns = 0
+        self.comm_ns = self.comm_between_ns = 0
+        self._comm_here = (0, 0)
         return times
 
 
@@ -138,6 +156,13 @@ class Overlapping:
 def put_comm(fields: Dict[str, Any], times: StepTimes) -> None:
     """Put the time in collectives, where all of them are seen."""
     fields["comm_s"] = seconds(times.comm_ns)
+    put_comm_between(fields, times)
+
+
+def put_comm_between(fields: Dict[str, Any], times: StepTimes) -> None:
+    """Put the time in collectives between the passes, where there was any and the passes are known."""
+    if times.comm_between_ns and "forward_s" in fields:
+        fields["comm_between_s"] = seconds(min(times.comm_between_ns, times.step_ns))
 
 
 def seconds(nanoseconds: int) -> float:

@@ -123,10 +123,10 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         optimizer_s=Field("num"),
         checkpoint_s=Field("num"),
         hold_s=Field("num"),  # Waiting for the agreement.
-        # "Of which": both overlap the parts above, and never each other. Absent where nothing of the kind was seen.
-        comm_s=Field(
-            "num"
-        ),  # In collectives by the host's clock: engines/waits/torch_comm.py. Not in a save or evaluation.
+        # "Of which": both overlap the parts above, and never each other. In collectives by the host's clock, in none of
+        # a save or an evaluation. Absent where the step's were not read; 0 where it had none (torch_comm.py).
+        comm_s=Field("num"),
+        comm_between_s=Field("num"),  # Of it: between the passes, so in loop_s, or in data_s. Absent: none.
         recompute_s=Field("num"),  # Of the backward pass, in computing again what activation checkpointing left out.
         device_timed=Field("bool"),  # Parts come from device events, not the host clock.
         mem_allocated_bytes=Field("int"),

@@ -12,7 +12,7 @@ from trainer_shim.wire import number
 _STEP_NUMBERS = ("loss", "grad_norm", "lr", "loss_scale")
 _STEP_DURATIONS = (
     "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "comm_s",
-    "recompute_s", "eval_s", "loop_s", "bubble_s", "offload_s",
+    "recompute_s", "eval_s", "loop_s", "bubble_s", "offload_s", "comm_between_s",
 )  # fmt: skip
 _STEP_COUNTS = (
     "attempt_step", "tokens", "tokens_total", "tokens_nonpad", "tokens_own_total", "nonpad_own_total", "skipped_steps",

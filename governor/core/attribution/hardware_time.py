@@ -229,6 +229,5 @@ class HardwareTime:
 def computed_ns(sums: RankSums) -> int:
     """What the steps computed or waited for others without saying so: all but recompute, offload, communication."""
     told = sums.parts
-    working = told[part.FORWARD] + told[part.BACKWARD] + told[part.OPTIMIZER] + told[part.WHOLE]
-    working -= min(sums.recompute_ns, told[part.BACKWARD]) + min(sums.offload_ns, told[part.OPTIMIZER])
+    working = sums.working_ns - min(sums.recompute_ns, told[part.BACKWARD]) - min(sums.offload_ns, told[part.OPTIMIZER])
     return working - min(sums.communication_ns, working)

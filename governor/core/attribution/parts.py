@@ -9,9 +9,10 @@ from governor.core.base.units import NS_PER_S
 from governor.core.events.inputs import Step
 
 # Indices of a list: this is added up at every step of every rank.
-DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, OTHER, WHOLE = range(10)
+DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, BETWEEN, OTHER, WHOLE = range(11)
+# BETWEEN: collectives between the passes, which frames have in the loop's part.
 # WHOLE: a step that tells no parts, as a log's line does.
-PARTS: Final = 10
+PARTS: Final = 11
 
 
 def parts_of(step: Step, step_ns: int) -> list[int]:
@@ -34,6 +35,13 @@ def parts_of(step: Step, step_ns: int) -> list[int]:
     if known > step_ns:
         parts[:OTHER] = [part * step_ns // known for part in parts[:OTHER]]
     parts[OTHER] = step_ns - sum(parts)
+    if step.comm_between_s is not None:
+        left = whole_ns(step.comm_between_s)
+        for index in (LOOP, OTHER, DATA):  # Where fetches are not seen the loop is in DATA.
+            taken = min(left, parts[index])
+            parts[index] -= taken
+            parts[BETWEEN] += taken
+            left -= taken
     return parts
 
 
@@ -47,8 +55,8 @@ class RankSums:
     """One rank's steps of a window."""
 
     parts: list[int] = field(default_factory=lambda: [0] * PARTS)
-    told_communication_ns: int = 0  # Of the steps that tell it: inside their computing.
-    told_of_ns: int = 0  # The computing of those steps: short ones tell it now and then.
+    told_communication_ns: int = 0  # Of the steps that tell it, 0 among it: inside their passes.
+    told_of_ns: int = 0  # The passes of those steps: in short ones it is read now and then.
     recompute_ns: int = 0  # Of which: inside BACKWARD.
     steps: int = 0
     offload_ns: int = 0  # Of which: inside OPTIMIZER.
@@ -62,9 +70,10 @@ class RankSums:
         if step.data_bound:
             self.bound_ns += parts[DATA]
         if step.comm_s is not None:
-            computing_ns = _computing_ns(parts)
-            self.told_communication_ns += min(whole_ns(step.comm_s), computing_ns)
-            self.told_of_ns += computing_ns
+            passes_ns = _passes_ns(parts)
+            within_ns = max(0, whole_ns(step.comm_s) - whole_ns(step.comm_between_s))
+            self.told_communication_ns += min(within_ns, passes_ns)
+            self.told_of_ns += passes_ns
         if step.recompute_s is not None:
             self.recompute_ns += whole_ns(step.recompute_s)
         if step.offload_s is not None:
@@ -80,11 +89,16 @@ class RankSums:
 
     @property
     def communication_ns(self) -> int:
-        """Of all steps: those that do not tell theirs have communicated for the same share of their computing."""
+        """Of all steps: those that do not tell theirs have communicated for the same share of their passes."""
         if not self.told_of_ns:
-            return 0
-        return self.told_communication_ns * _computing_ns(self.parts) // self.told_of_ns
+            return self.parts[BETWEEN]
+        return self.parts[BETWEEN] + self.told_communication_ns * _passes_ns(self.parts) // self.told_of_ns
+
+    @property
+    def working_ns(self) -> int:
+        """The passes, and all communication."""
+        return _passes_ns(self.parts) + self.parts[BETWEEN]
 
 
-def _computing_ns(parts: list[int]) -> int:
+def _passes_ns(parts: list[int]) -> int:
     return parts[FORWARD] + parts[BACKWARD] + parts[OPTIMIZER] + parts[WHOLE]

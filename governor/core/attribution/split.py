@@ -76,7 +76,7 @@ def _split_rank(found: Split, sums: RankSums, late: Late, losses: Mapping[Cause,
     for index, cause in _NAMED.items():
         found.add(cause, left[index])
     recompute, offload = min(sums.recompute_ns, left[part.BACKWARD]), _offload_ns(sums)
-    working = left[part.FORWARD] + left[part.BACKWARD] + left[part.OPTIMIZER] + left[part.WHOLE] - recompute - offload
+    working = sums.working_ns - recompute - offload
     found.add(Cause.RECOMPUTE, recompute)
     found.add(Cause.OFFLOAD, offload)
     for cause, ns in losses.items():
@@ -105,8 +105,7 @@ def _offload_ns(sums: RankSums) -> int:
 def _compute_ns(sums: RankSums) -> int:
     """What the rank computed by itself, as far as the frames tell it from waiting."""
     if sums.tells_communication:
-        working = sums.parts[part.FORWARD] + sums.parts[part.BACKWARD] + sums.parts[part.OPTIMIZER]
-        return max(0, working - sums.communication_ns - _offload_ns(sums))
+        return max(0, sums.working_ns - sums.communication_ns - _offload_ns(sums))
     if sums.parts[part.BUBBLE]:  # No collective is in a stage's backward pass.
         return sums.parts[part.FORWARD] + sums.parts[part.BACKWARD]
     return sums.parts[part.FORWARD]

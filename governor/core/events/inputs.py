@@ -121,6 +121,7 @@ class Step:
     data_bound: bool | None = None  # data_s has that code, too: an upper bound.
     bubble_s: float | None = None  # A stage of a pipeline waits for others. A part, like data_s.
     offload_s: float | None = None  # Of the optimizer: on the CPU, with the copies.
+    comm_between_s: float | None = None  # Of comm_s: between the passes, in loop_s or data_s.
 
     @property
     def training_s(self) -> float | None:

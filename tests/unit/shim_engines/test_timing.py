@@ -67,6 +67,36 @@ def test_a_collective_in_a_save_a_hold_an_evaluation_or_a_bubble_is_no_communica
     assert clock.close().comm_ns == 5
 
 
+@pytest.mark.parametrize(
+    ("then", "between_ns"), [(timing.OPTIMIZER, 2), (timing.FORWARD, 6)], ids=["it clips", "it goes on"]
+)
+def test_a_collective_behind_a_backward_pass_is_of_what_that_turns_out_to_be(then: int, between_ns: int) -> None:
+    hand = HandClock()
+    clock = StepClock(hand)
+    clock.add_comm(2)  # In the gap.
+    for part in (timing.FORWARD, timing.AFTER_FORWARD, timing.BACKWARD):
+        clock.switch(part)
+        clock.add_comm(100)
+    hand.at_ns += 1
+    clock.switch(timing.AFTER_BACKWARD)
+    clock.add_comm(4)
+    if then == timing.OPTIMIZER:
+        clock.relabel(timing.OPTIMIZER)
+    clock.switch(then)
+    clock.add_comm(100)
+    times = clock.close()
+    assert (times.comm_ns, times.comm_between_ns) == (406, between_ns)
+    assert clock.close().comm_between_ns == 0
+
+
+def test_a_collective_behind_a_loss_that_the_model_returns_is_the_loops() -> None:
+    clock = StepClock(HandClock())
+    clock.switch(timing.AFTER_FORWARD)
+    clock.add_comm(4)
+    clock.relabel(timing.GAP)
+    assert clock.close().comm_between_ns == 4
+
+
 def test_what_overlaps_the_parts_is_put_until_it_is_ended() -> None:
     overlapping, fields = timing.Overlapping(), {}
     end = overlapping.add(lambda fields, times: fields.update(comm_s=times.comm_ns / 1e9))

@@ -56,7 +56,25 @@ def test_a_collective_counts_once_and_is_where_the_thread_is() -> None:
     assert meter.progress.collectives_total == 1
     assert meter.clock.comm_ns > 0
     assert told(comm, 4_000) == {"comm_s": 4e-6}
-    assert told(comm) == {}, "nothing was seen in this step"
+    assert told(comm) == {"comm_s": 0.0}, "it was looked for, and there was none"
+
+
+def test_steps_without_a_collective_say_so_once_one_was_seen() -> None:
+    """Weights that are averaged each tenth step: what the others tell is that they had none."""
+    comm = make_comm(make_meter())
+    assert told(comm) == {}, "perhaps nothing of this training can be seen"
+    comm.call(threading.get_ident(), "all_reduce", int, (), {})
+    assert told(comm, 4_000) == {}, "the steps before told nothing, and are none like it"
+    assert told(comm) == {"comm_s": 0.0}
+    comm.call(threading.get_ident(), "all_reduce", int, (), {})
+    assert told(comm, 4_000) == {"comm_s": 4e-6}
+
+
+def test_what_is_between_the_passes_is_told_as_that() -> None:
+    comm, fields = make_comm(make_meter()), {"forward_s": 1.0}
+    comm.call(threading.get_ident(), "all_reduce", int, (), {})
+    comm.put(fields, timing.StepTimes(LONG_NS, [0] * timing.PARTS_TOTAL, 9_000, 5_000))
+    assert fields == {"forward_s": 1.0, "comm_s": 9e-6, "comm_between_s": 5e-6}
 
 
 def test_the_error_of_a_collective_is_the_scripts_own() -> None:
@@ -143,7 +161,10 @@ def test_each_pass_of_ddp_is_read_once() -> None:
     ddp.run(300)
     ddp.run(400)
     assert comm.take(LONG_NS) == 700, "two micro-steps that are both reduced"
-    assert comm.take(LONG_NS) is None, "the figures of the last pass again"
+    assert comm.take(LONG_NS) == 0, "no pass began"
+    for hook in ddp.hooks:
+        hook(ddp, ())
+    assert comm.take(LONG_NS) is None, "a pass, and the figures of the last one again"
 
 
 def test_a_micro_step_that_is_not_reduced_is_not_read() -> None:
@@ -155,6 +176,21 @@ def test_a_micro_step_that_is_not_reduced_is_not_read() -> None:
     ddp.run(300)
     assert ddp.reads == reads
     assert comm.take(LONG_NS) == 300
+
+
+def test_a_step_of_no_sync_has_read_that_there_was_none() -> None:
+    ddp, comm, _ = make_ddp()
+    ddp.require_backward_grad_sync = False
+    for hook in ddp.hooks:
+        hook(ddp, ())
+    assert comm.take(LONG_NS) is None, "nobody knows whether this one is timed at all"
+    ddp.require_backward_grad_sync = True
+    ddp.run(300)
+    assert comm.take(LONG_NS) == 300
+    ddp.require_backward_grad_sync = False
+    for hook in ddp.hooks:
+        hook(ddp, ())
+    assert comm.take(LONG_NS) == 0
 
 
 def test_where_reading_costs_more_than_a_hundredth_only_some_steps_are_read() -> None:

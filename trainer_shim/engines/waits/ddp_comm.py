@@ -50,7 +50,10 @@ class DdpComm:
         return bool(self._modules)
 
     def take(self, step_ns: int) -> Optional[int]:
-        """Return nanoseconds of the step that ends now and took `step_ns`. None where it was not timed."""
+        """Return nanoseconds of the step that ends now and took `step_ns`. None where it was not timed.
+
+        0 where it was watched and reduced no gradients, as under no_sync().
+        """
         if self._wait > 0:
             self._wait -= 1
             if not self._wait:
@@ -59,14 +62,14 @@ class DdpComm:
         began_ns = time.monotonic_ns()
         for module in self._modules:
             module.read()
-        exposed = [module.take() for module in self._modules]
+        exposed = [module.take() for module in self._modules if module.was_timed]
         # The least that it has cost: more was another process's turn. And DDP does as much before its next pass.
         self._cost_ns = min(self._cost_ns, 2 * (time.monotonic_ns() - began_ns))
         self._wait = min(math.ceil(self._cost_ns / (COST_FRAC * step_ns)), STEPS_BETWEEN_MAX) - 1 if step_ns else 0
         if self._wait > 0:
             self._arm(False)
         known = [one for one in exposed if one is not None]
-        return sum(known) if known else None
+        return sum(known) if known and len(known) == len(exposed) else None
 
     def _arm(self, is_on: bool) -> None:
         for module in self._modules:
@@ -110,6 +113,8 @@ class _Module:
         self._exposed_ns: Optional[int] = None
         self._is_armed = False
         self._unread = False  # A pass that reduces its gradients went by.
+        self._began = False  # Such a pass began in this step.
+        self.was_timed = False  # Whether the timer has ever noted one.
         self._seen_end = self._figures(ddp)[1]
 
     @guarded()
@@ -128,6 +133,7 @@ class _Module:
             self.read()
         ddp = self._known()
         self._unread = self._is_armed and ddp is not None and bool(ddp.require_backward_grad_sync)
+        self._began = self._began or self._unread
 
     @guarded()
     def read(self) -> None:
@@ -139,13 +145,14 @@ class _Module:
         ddp.logger.set_runtime_stats_and_log()
         exposed_ns, end = self._figures(ddp)
         if end != self._seen_end:
-            self._seen_end = end
+            self._seen_end, self.was_timed = end, True
             self._exposed_ns = (self._exposed_ns or 0) + exposed_ns
 
     def take(self) -> Optional[int]:
-        """Return nanoseconds since the last call; None: no pass was timed."""
+        """Return nanoseconds since the last call; None: a pass was not timed."""
         exposed_ns, self._exposed_ns = self._exposed_ns, None
-        return exposed_ns
+        began, self._began = self._began, False
+        return 0 if exposed_ns is None and self.was_timed and not began else exposed_ns
 
     @staticmethod
     def _figures(ddp: Any) -> Tuple[int, int]:

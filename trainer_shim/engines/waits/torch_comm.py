@@ -6,8 +6,9 @@ of DDP's buffers. FSDP2 looks at the class of what it waits for: nothing may sta
 DistributedDataParallel are reduced in C++: ddp_comm.py asks its logger.
 
 A figure is a lower bound: functional collectives (DTensor's, a compiler's) and another library's are not in it. So
-there is none in a step in which nothing was seen. On a device behind the host these would be launch times: nothing is
-hooked.
+there is none before the first that was seen. From then on a step without one says 0, and absent is a step whose
+collectives were not all read: a reader takes it to be like those that were. On a device behind the host these would
+be launch times: nothing is hooked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 from trainer_shim.engines import hooks
 from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
-from trainer_shim.timing import StepTimes, seconds
+from trainer_shim.timing import StepTimes, put_comm_between, seconds
 
 from .ddp_comm import DdpComm
 
@@ -68,6 +69,7 @@ class TorchComm:
         self._inside: Set[int] = set()  # Threads in a collective: some call each other.
         self._lock = threading.Lock()
         self._calls = 0  # In this step.
+        self._has_stepped = self._reads = False  # Whether a step without a collective is known to have none.
         self._open = True
 
     def close(self) -> None:
@@ -108,17 +110,24 @@ class TorchComm:
 
     @guarded()
     def put(self, fields: Dict[str, Any], times: StepTimes) -> None:
-        """Put `comm_s`, where all of this step's communication that can be seen was seen."""
+        """Put `comm_s`, where all of this step's communication that can be seen was seen.
+
+        Not in the first step with a collective behind steps without one: those told nothing, and are none like it.
+        """
         calls, self._calls = self._calls, 0
+        had_stepped, self._has_stepped = self._has_stepped, True
         ns = times.comm_ns
         if self._ddp is not None and self._ddp.is_there:
             exposed_ns = self._ddp.take(times.step_ns)
             if exposed_ns is None:
                 return  # Its gradients were not timed in this step: the rest alone would mislead.
             ns += exposed_ns
-        elif not calls:
-            return
+        elif not self._reads:
+            self._reads = calls > 0
+            if not calls or had_stepped:
+                return
         fields["comm_s"] = seconds(min(ns, times.step_ns))
+        put_comm_between(fields, times)
 
 
 def watch(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo) -> None:

@@ -10,7 +10,9 @@ from governor.core.attribution.parts import RankSums, parts_of
 from tests.unit.core.engine.test_step import a_step
 
 SECONDS = st.one_of(st.none(), st.floats(-1.0, 5.0), st.sampled_from([float("nan"), float("inf"), 1e300]))
-NAMES = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "bubble_s")
+NAMES = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "bubble_s",
+    "comm_between_s",
+)  # fmt: skip
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(NAMES, SECONDS)), st.integers(0, 10**10))
@@ -42,6 +44,27 @@ def test_steps_that_do_not_tell_their_communication_have_the_share_of_those_that
     told_any = any(tells for _, tells in steps)
     assert sums.tells_communication is told_any
     assert abs(sums.communication_ns - (whole_ns * percent / 100 if told_any else 0)) <= whole_ns / 100
+
+
+def test_steps_that_say_they_had_no_collective_are_given_none() -> None:
+    """Weights averaged in each tenth step, between the passes: 0.04 s of ten steps of 0.5 s."""
+    sums = RankSums()
+    for number in range(1, 11):
+        own = {"comm_s": 0.04, "comm_between_s": 0.04, "loop_s": 0.05} if number == 10 else {"comm_s": 0.0}
+        step = a_step(number, data_s=0.0, forward_s=0.2, backward_s=0.2, optimizer_s=0.05, **own)
+        sums.add(parts_of(step, 500_000_000), step)
+    assert sums.communication_ns == 40_000_000
+    assert sums.working_ns == 10 * 450_000_000 + 40_000_000
+    assert sums.parts[part.LOOP] == 10_000_000
+    assert sums.total_ns == 5_000_000_000
+
+
+def test_what_lies_between_the_passes_is_not_taken_out_of_them() -> None:
+    step = a_step(1, data_s=0.5, data_bound=True, forward_s=1.0, backward_s=1.0, comm_s=0.6, comm_between_s=0.4)
+    sums, parts = RankSums(), parts_of(step, 2_500_000_000)
+    sums.add(parts, step)
+    assert (parts[part.DATA], parts[part.BETWEEN]) == (100_000_000, 400_000_000)
+    assert sums.working_ns - sums.communication_ns == 2_000_000_000 - 200_000_000
 
 
 def test_no_step_communicates_for_longer_than_it_computes() -> None:

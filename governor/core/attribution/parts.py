@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,16 +17,21 @@ PARTS: Final = 11
 
 
 def parts_of(step: Step, step_ns: int) -> list[int]:
-    """The step's parts; they add up to `step_ns`. OTHER is what no part names.
-
-    Parts by a device's events and by the host's clock may exceed the step together: then all shrink alike.
-    """
+    """The step's parts; they add up to `step_ns`. OTHER is what no part names."""
     told = (
         step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s,
         (step.checkpoint_s or 0.0) + (step.hold_s or 0.0), step.eval_s, step.bubble_s,
     )  # fmt: skip
+    return cut(told, step_ns, step.comm_between_s)
+
+
+def cut(told: Sequence[float | None], step_ns: int, comm_between_s: float | None) -> list[int]:
+    """As parts_of(). `told`: seconds in the order of the indices, up to BUBBLE.
+
+    Parts by a device's events and by the host's clock may exceed the step together: then all shrink alike.
+    """
     parts = [0] * PARTS
-    if step.forward_s is None and step.backward_s is None and step.data_s is None:
+    if told[FORWARD] is None and told[BACKWARD] is None and told[DATA] is None:
         parts[WHOLE] = step_ns
     for index, seconds in enumerate(told):
         parts[index] = whole_ns(seconds)
@@ -35,8 +41,8 @@ def parts_of(step: Step, step_ns: int) -> list[int]:
     if known > step_ns:
         parts[:OTHER] = [part * step_ns // known for part in parts[:OTHER]]
     parts[OTHER] = step_ns - sum(parts)
-    if step.comm_between_s is not None:
-        left = whole_ns(step.comm_between_s)
+    if comm_between_s is not None:
+        left = whole_ns(comm_between_s)
         for index in (LOOP, OTHER, DATA):  # Where fetches are not seen the loop is in DATA.
             taken = min(left, parts[index])
             parts[index] -= taken
@@ -63,21 +69,34 @@ class RankSums:
     bound_ns: int = 0  # Of DATA: an upper bound, with the loop's own code in it.
 
     def add(self, parts: list[int], step: Step) -> None:
-        mine = self.parts
-        for index, part in enumerate(parts):
-            mine[index] += part
-        self.steps += 1
+        self.add_parts(parts, step.comm_s, step.comm_between_s)
         if step.data_bound:
             self.bound_ns += parts[DATA]
-        if step.comm_s is not None:
-            passes_ns = _passes_ns(parts)
-            within_ns = max(0, whole_ns(step.comm_s) - whole_ns(step.comm_between_s))
-            self.told_communication_ns += min(within_ns, passes_ns)
-            self.told_of_ns += passes_ns
         if step.recompute_s is not None:
             self.recompute_ns += whole_ns(step.recompute_s)
         if step.offload_s is not None:
             self.offload_ns += whole_ns(step.offload_s)
+
+    def add_parts(self, parts: list[int], comm_s: float | None, comm_between_s: float | None) -> None:
+        """Add what a step says of its parts and of its communication, and nothing else of it."""
+        mine = self.parts
+        for index, part in enumerate(parts):
+            mine[index] += part
+        self.steps += 1
+        if comm_s is not None:
+            passes_ns = _passes_ns(parts)
+            self.told_communication_ns += min(max(0, whole_ns(comm_s) - whole_ns(comm_between_s)), passes_ns)
+            self.told_of_ns += passes_ns
+
+    def take(self, other: RankSums) -> None:
+        """Add what `other` has."""
+        self.parts = [mine + more for mine, more in zip(self.parts, other.parts, strict=True)]
+        self.told_communication_ns += other.told_communication_ns
+        self.told_of_ns += other.told_of_ns
+        self.recompute_ns += other.recompute_ns
+        self.steps += other.steps
+        self.offload_ns += other.offload_ns
+        self.bound_ns += other.bound_ns
 
     @property
     def total_ns(self) -> int:
@@ -98,6 +117,15 @@ class RankSums:
     def working_ns(self) -> int:
         """The passes, and all communication."""
         return _passes_ns(self.parts) + self.parts[BETWEEN]
+
+    @property
+    def own_ns(self) -> int:
+        """What the rank computed by itself, as far as the frames tell it from waiting."""
+        if self.tells_communication:
+            return max(0, self.working_ns - self.communication_ns - min(self.offload_ns, self.parts[OPTIMIZER]))
+        if self.parts[BUBBLE]:  # No collective is in a stage's backward pass.
+            return self.parts[FORWARD] + self.parts[BACKWARD]
+        return self.parts[FORWARD]
 
 
 def _passes_ns(parts: list[int]) -> int:

@@ -102,15 +102,6 @@ def _offload_ns(sums: RankSums) -> int:
     return min(sums.offload_ns, sums.parts[part.OPTIMIZER])
 
 
-def _compute_ns(sums: RankSums) -> int:
-    """What the rank computed by itself, as far as the frames tell it from waiting."""
-    if sums.tells_communication:
-        return max(0, sums.working_ns - sums.communication_ns - _offload_ns(sums))
-    if sums.parts[part.BUBBLE]:  # No collective is in a stage's backward pass.
-        return sums.parts[part.FORWARD] + sums.parts[part.BACKWARD]
-    return sums.parts[part.FORWARD]
-
-
 def _lateness(ranks: Mapping[int, RankSums], losses: Losses) -> dict[int, Late]:
     """What each rank lost to the slowest one in this window, by the cause that made it slow."""
     if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
@@ -142,7 +133,7 @@ def _lateness(ranks: Mapping[int, RankSums], losses: Losses) -> dict[int, Late]:
 
 def _own(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:
     told, whole = sums.parts, computed_ns(sums)
-    compute, lost = _compute_ns(sums), sum(losses.values())
+    compute, lost = sums.own_ns, sum(losses.values())
     own: dict[Cause, int] = {
         Cause.DATA: told[part.DATA],
         Cause.LOOP: told[part.LOOP],

@@ -69,7 +69,7 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
     if series is not None and part is not None and part in series.windows.told:
         whole = sum(one.seconds for one in series.windows.kept)
         steps = sum(one.steps for one in series.windows.kept)
-        mine = part_total(series, part)
+        mine = series.windows.part_total_s(part)
         if whole > 0 and steps:
             numbers = f"{length(mine / steps)} of a step of {length(whole / steps)} on rank {series.lead}"
         if part == "checkpoint" and series.saves:
@@ -112,23 +112,18 @@ def _stability(series: RunSeries | None) -> dict[str, Any] | None:
     return series.stability.row() if series is not None and series.stability.steps else None
 
 
-def part_total(series: RunSeries, name: str) -> float:
-    if name == "communication":
-        return sum(one.comm_s for one in series.windows.kept)
-    return sum(one.parts[PARTS.index(name)] for one in series.windows.kept)
-
-
 def _parts(series: RunSeries | None) -> list[dict[str, Any]]:
     """What a step of the lead rank went to, without the first step of each attempt. Communication is "of which"."""
     if series is None or not series.windows.kept or not series.windows.told & set(PARTS):
         return []
     whole = sum(one.seconds for one in series.windows.kept)
     steps = sum(one.steps for one in series.windows.kept)
-    totals = {name: part_total(series, name) for name in PARTS if name in series.windows.told}
+    totals = {name: series.windows.part_total_s(name) for name in PARTS if name in series.windows.told}
     totals["other"] = max(0.0, whole - sum(totals.values()))
     rows = [_part(name, total, whole, steps, series, of_which=False) for name, total in totals.items()]
     if "communication" in series.windows.told:
-        rows.append(_part("communication", part_total(series, "communication"), whole, steps, series, of_which=True))
+        total = series.windows.part_total_s("communication")
+        rows.append(_part("communication", total, whole, steps, series, of_which=True))
     return rows
 
 

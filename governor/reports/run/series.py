@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from governor.core.attribution.parts import RankSums, cut, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
@@ -18,7 +19,10 @@ from governor.wire.recorded import is_exit, is_gap, is_halt
 MARKS_MAX: Final = 200  # A reader does not read a thousand saves.
 RANKS_SHOWN_MAX: Final = 64
 SAVE_STEPS_APART: Final = 2
-_OF_RANK: Final = ("step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "comm_s")
+_OF_RANK: Final = (
+    "step_s", "data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s",
+    "bubble_s", "comm_s", "comm_between_s",
+)  # fmt: skip
 GPUS_MAX: Final = 64
 
 
@@ -32,14 +36,25 @@ class Mark(NamedTuple):
 
 
 @dataclass(slots=True)
-class RankSums:
+class OfRank:
     """One rank's steps: seconds."""
 
-    steps: int = 0
     seconds: float = 0.0
     data_s: float = 0.0
-    own_s: float = 0.0  # What it computes by itself, as far as it tells that from waiting.
-    comm_s: float | None = None
+    account: RankSums = field(default_factory=RankSums)
+
+    @property
+    def steps(self) -> int:
+        return self.account.steps
+
+    @property
+    def own_s(self) -> float:
+        """What it computes by itself, as the account knows it."""
+        return self.account.own_ns / NS_PER_S
+
+    @property
+    def comm_s(self) -> float | None:
+        return self.account.communication_ns / NS_PER_S if self.account.tells_communication else None
 
 
 @dataclass(slots=True)
@@ -63,7 +78,7 @@ class RunSeries:
     windows: Windows = field(default_factory=Windows)
     stability: Stability = field(default_factory=Stability)
     step_times: Spread = field(default_factory=Spread)
-    ranks: dict[int, RankSums] = field(default_factory=dict)
+    ranks: dict[int, OfRank] = field(default_factory=dict)
     gpus: dict[str, Busy] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     marks_left_out: int = 0
@@ -150,10 +165,10 @@ class RunSeries:
     def _step(self, step: Step) -> None:
         is_first = step.rank not in self._first_steps
         self._first_steps.add(step.rank)
-        self._of_rank(
-            step.rank, step.step_s, step.data_s, step.forward_s, step.backward_s, step.optimizer_s, step.comm_s,
-            is_first=is_first,
-        )  # fmt: skip
+        if (sums := self._of_rank(step.rank)) is not None and step.step_s is not None and not is_first:
+            sums.seconds += step.step_s
+            sums.data_s += step.data_s or 0.0
+            sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
         if step.rank != self.lead:
             return
         at_s = (step.at - (self.began or step.at)) / NS_PER_S
@@ -192,30 +207,26 @@ class RunSeries:
         loss = record.get("loss")
         if isinstance(loss, str):
             self.stability.see_broken(step)
-        figures = [_seconds(record.get(name)) for name in _OF_RANK]
-        self._of_rank(rank, *figures, is_first=rank not in self._first_steps)
+        is_first = rank not in self._first_steps
         self._first_steps.add(rank)
-        return True
-
-    def _of_rank(
-        self, rank: int, step_s: float | None, data_s: float | None, forward_s: float | None,
-        backward_s: float | None, optimizer_s: float | None, comm_s: float | None, *, is_first: bool,
-    ) -> None:  # fmt: skip
-        sums = self.ranks.get(rank)
-        if sums is None:
-            if len(self.ranks) >= RANKS_SHOWN_MAX:
-                return
-            sums = self.ranks[rank] = RankSums()
-        if step_s is None or is_first:
-            return
-        sums.steps += 1
+        step_s, data_s, *told, checkpoint_s, hold_s, eval_s, bubble_s, comm_s, between_s = (
+            _seconds(record.get(name)) for name in _OF_RANK
+        )
+        if (sums := self._of_rank(rank)) is None or step_s is None or is_first:
+            return True
         sums.seconds += step_s
         sums.data_s += data_s or 0.0
-        if comm_s is None:
-            sums.own_s += forward_s or 0.0
-            return
-        sums.comm_s = (sums.comm_s or 0.0) + comm_s
-        sums.own_s += max(0.0, (forward_s or 0.0) + (backward_s or 0.0) + (optimizer_s or 0.0) - comm_s)
+        paused_s = (checkpoint_s or 0.0) + (hold_s or 0.0)
+        parts = cut((data_s, *told, paused_s, eval_s, bubble_s), whole_ns(step_s), between_s)
+        sums.account.add_parts(parts, comm_s, between_s)
+        return True
+
+    def _of_rank(self, rank: int) -> OfRank | None:
+        """None: more ranks are shown already than a reader looks at."""
+        sums = self.ranks.get(rank)
+        if sums is None and len(self.ranks) < RANKS_SHOWN_MAX:
+            sums = self.ranks[rank] = OfRank()
+        return sums
 
     def _gpus(self, sample: GpuSample) -> None:
         self.gpu_names.update(sample.names[: GPUS_MAX - len(self.gpu_names)])
@@ -260,7 +271,10 @@ def _figures(step: Step, step_s: float, tokens: int | None) -> StepFigures:
         step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s, checkpoint, step.eval_s,
         step.bubble_s,
     )  # fmt: skip
-    return StepFigures(step.step, step_s, tokens, parts, step.comm_s, step.loss, step.grad_norm)
+    return StepFigures(
+        step.step, step_s, tokens, parts, step.comm_s, step.loss, step.grad_norm,
+        step.comm_between_s,
+    )  # fmt: skip
 
 
 def _is_near(step: int | None, other: int | None) -> bool:

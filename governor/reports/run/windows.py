@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from governor.core.attribution.parts import RankSums, cut, whole_ns
+from governor.core.base.units import NS_PER_S
+
 # Full windows are merged in pairs. So few suffice for an interval, and hold thousands of steps of a long run each.
 WINDOWS_MAX: Final = 128
 # The interval of a median needs the order statistics on both sides of it.
@@ -38,6 +41,7 @@ class StepFigures(NamedTuple):
     comm_s: float | None
     loss: float | None
     grad_norm: float | None
+    comm_between_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -50,7 +54,7 @@ class Window:
     seconds: float = 0.0
     tokens: int | None = 0  # None: of one of its steps they are untold.
     parts: list[float] = field(default_factory=lambda: [0.0] * len(PARTS))
-    comm_s: float = 0.0
+    account: RankSums = field(default_factory=RankSums)  # For communication: not each step tells its own.
     losses: list[float] = field(default_factory=lambda: [0.0, 0.0])  # Their sum and their number.
     norms: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
@@ -60,7 +64,7 @@ class Window:
         self.seconds += other.seconds
         self.tokens = self.tokens + other.tokens if self.tokens is not None and other.tokens is not None else None
         self.parts = [mine + more for mine, more in zip(self.parts, other.parts, strict=True)]
-        self.comm_s += other.comm_s
+        self.account.take(other.account)
         self.losses = [mine + more for mine, more in zip(self.losses, other.losses, strict=True)]
         self.norms = [mine + more for mine, more in zip(self.norms, other.norms, strict=True)]
 
@@ -88,8 +92,9 @@ class Windows:
         for index, seconds in enumerate(one.parts):
             if seconds is not None:
                 window.parts[index] += seconds
-        if one.comm_s is not None:
-            window.comm_s += one.comm_s
+        window.account.add_parts(
+            cut(one.parts, whole_ns(one.step_s), one.comm_between_s), one.comm_s, one.comm_between_s
+        )
         self._note_told(one)
         _note(window.losses, one.loss)
         _note(window.norms, one.grad_norm)
@@ -122,18 +127,24 @@ class Windows:
         if name not in self.told:
             return None
         if name == COMMUNICATION:
-            return interval([one.comm_s / one.steps for one in self.whole])
+            told = (one for one in self.whole if one.account.tells_communication)
+            return interval([one.account.communication_ns / NS_PER_S / one.steps for one in told])
         place = PARTS.index(name)
         return interval([one.parts[place] / one.steps for one in self.whole])
 
     def part_mean_s(self, name: str) -> float:
         """Of a step, over all steps: what comes seldom is not in the median."""
         steps = sum(one.steps for one in self.kept)
-        if name == COMMUNICATION:
-            total = sum(one.comm_s for one in self.kept)
-        else:
-            total = sum(one.parts[PARTS.index(name)] for one in self.kept)
-        return total / steps if steps else 0.0
+        return self.part_total_s(name) / steps if steps else 0.0
+
+    def part_total_s(self, name: str) -> float:
+        """Of all steps. Those whose communication was not read have the share of those whose was."""
+        if name != COMMUNICATION:
+            return sum(one.parts[PARTS.index(name)] for one in self.kept)
+        account = RankSums()
+        for one in self.kept:
+            account.take(one.account)
+        return account.communication_ns / NS_PER_S
 
     def grad_norm(self) -> Interval | None:
         return interval([one.norms[0] / one.norms[1] for one in self.whole if one.norms[1]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -9,10 +10,11 @@ import pytest
 
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Step
+from governor.reports.run.document import run_document
 from governor.reports.run.series import MARKS_MAX, RunSeries
 from governor.reports.run.stability import SPIKES_MAX, Spikes, Spread, Stability
 from governor.reports.run.windows import PARTS, WINDOWS_MAX, StepFigures, Windows, interval
-from tests.golden.run_report_cases import hello, step, trained
+from tests.golden.run_report_cases import bare_run, hello, step, trained
 
 
 def figures(number: int, step_s: float = 1.0) -> StepFigures:
@@ -142,3 +144,32 @@ def test_tokens_of_a_hello_stand_for_steps_that_do_not_tell_them() -> None:
     series = trained(steps=10)
     assert series.tokens == 655_360
     assert series.tokens_per_s == pytest.approx(32_768)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_step_whose_communication_was_not_read_is_like_those_that_were(every: int) -> None:
+    """Two runs of the same steps, one of which tells its communication now and then, say the same of it."""
+    parts = {"step_s": 0.010, "data_s": 0.001, "forward_s": 0.002, "backward_s": 0.006, "optimizer_s": 0.001}
+    series = RunSeries()
+    for rank in (0, 1):
+        series.see(hello(0, rank))
+    for number in range(1, 401):
+        told = parts | ({"comm_s": 0.004} if number % every == 0 else {"comm_s": None})
+        series.see(step(number * 0.01, number, **told))
+        series.see_other({"rank": 1, "step": number, **told})
+    row = run_document(dataclasses.replace(bare_run(), series=series))
+    for one in row["ranks"]:
+        assert (one["communication_s"], one["own_s"]) == (pytest.approx(0.004), pytest.approx(0.005))
+    (part,) = (one for one in row["parts"] if one["part"] == "communication")
+    assert part["share"] == pytest.approx(0.4)
+    assert part["windows"]["median"] == pytest.approx(0.004)
+
+
+def test_a_window_in_which_no_step_was_read_says_nothing_of_communication() -> None:
+    windows = Windows()
+    for number in range(10):
+        windows.add(figures(number)._replace(comm_s=0.25 if number == 5 else None))
+    found = windows.part_s("communication")
+    assert found is not None
+    assert (found.middle, found.windows) == (0.25, 1)
+    assert windows.part_total_s("communication") == pytest.approx(2.5)

@@ -8,7 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
+from governor.core.events.inputs import Step
+from governor.core.rules.trigger import is_step_time
+from governor.core.rules.triggers.data_starvation import waited_of
+from governor.core.rules.triggers.straggler import is_between, own_s_of
 from governor.reports.incident.judged import GIB, NODE_WIDE, SPEND, judged_of, number, own_gpu, own_rank
 from governor.text.binned import Column, Line
 from governor.text.moments import Snapshot
@@ -16,6 +20,8 @@ from governor.text.moments import Snapshot
 CLOSE_MAX: Final = 400  # Records before the verdict that are shown one by one.
 SLACK_NS: Final = 60 * NS_PER_S  # The wall clock may be set between the segment's head and the halt.
 _TIME_NS_MAX: Final = 2**63
+_AS_JUDGED: Final = frozenset({"steps_per_s", "tokens_per_s", "data_frac", "own_s"})
+_TIMES: Final = ("step_s", "data_s", "forward_s", "comm_s", "checkpoint_s", "hold_s", "eval_s")
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 
 
@@ -52,6 +58,7 @@ class Seen:
         self._tokens_total: int | None = None
         self._tokens_per_step: float | None = None
         self._stepped_s: float | None = None
+        self._without_comm: dict[int, int] = {}
 
     @property
     def verdict_s(self) -> float:
@@ -106,6 +113,7 @@ class Seen:
         if hello.get("again") is not True:
             self._piece += 1
             self._tokens_total = None
+            self._without_comm.clear()
         self._tokens_per_step = number(hello.get("tokens_per_step")) or self._tokens_per_step
 
     def _note(self, note: Mapping[str, Any], at: int, at_s: float) -> bool:
@@ -152,21 +160,25 @@ class Seen:
             value = _figure(record.get(name))
             if value is not None:
                 yield name, value
-        step_s = number(record.get("step_s"))
         tokens = self._tokens(record, step)
-        if step_s is not None and step_s > 0:
-            yield "steps_per_s", 1 / step_s
-            if tokens is not None:
-                yield "tokens_per_s", tokens / step_s
-            data_s = number(record.get("data_s"))
-            if data_s is not None:
-                yield "data_frac", data_s / step_s
-        own = [number(record.get(name)) for name in ("forward_s", "backward_s", "optimizer_s")]
-        if any(one is not None for one in own):
-            yield "own_s", max(0.0, sum(one or 0.0 for one in own) - (number(record.get("comm_s")) or 0.0))
+        if not self._wanted.isdisjoint(_AS_JUDGED):
+            yield from self._as_judged(_times(record, step), tokens)
         memory = number(record.get("mem_allocated_bytes"))
         if memory is not None:
             yield "gpu_memory_gib", memory / GIB
+
+    def _as_judged(self, step: Step, tokens: float | None) -> Iterator[tuple[str, float]]:
+        """What the rules make of a step's times: without saves, holds and evaluations."""
+        training_s = step.training_s
+        if training_s is not None and is_step_time(training_s):
+            yield "steps_per_s", 1 / training_s
+            if tokens is not None:
+                yield "tokens_per_s", tokens / training_s
+        if (waited := waited_of(step)) is not None:
+            yield "data_frac", waited[0] / waited[1]
+        own_s = own_s_of(step)
+        if own_s is not None and not is_between(step, self._without_comm):
+            yield "own_s", own_s
 
     def _tokens(self, record: Mapping[str, Any], step: int) -> float | None:
         """Of this step, as the speed's triggers count them."""
@@ -181,6 +193,14 @@ class Seen:
     def _add(self, name: str, at_s: float, value: float) -> None:
         piece = 0 if name in NODE_WIDE else self._piece
         self.quantities.setdefault(name, Quantity()).add(at_s, value, piece)
+
+
+def _times(record: Mapping[str, Any], step: int) -> Step:
+    """The step with its times alone."""
+    told: dict[str, Any] = {
+        name: value for name in _TIMES if (value := number(record.get(name))) is not None and value >= 0
+    }
+    return Step(MonoNs(0), None, "", 0, step, **told)
 
 
 def _figure(value: object) -> float | None:

@@ -127,3 +127,31 @@ def test_nothing_seen_is_no_sketch() -> None:
     snapshot = nan_halt()
     assert sketched(seen_of(snapshot)) == []
     assert sketched(seen_of(snapshot, {"kind": "step", "at_ns": BEGAN})) == []
+
+
+PASSES = {"step_s": 1.0, "forward_s": 0.2, "backward_s": 0.7, "optimizer_s": 0.05}
+SAVE = PASSES | {"step_s": 11.0, "checkpoint_s": 10.0, "comm_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "told", "judged"),
+    [
+        ("straggler", PASSES | {"data_s": 0.05}, {"own_s": 0.25}),  # Timed on a device: waits lie in the backward pass.
+        ("straggler", PASSES | {"data_s": 0.5, "comm_s": 0.05}, {"own_s": 0.95}),
+        ("straggler", SAVE, {"own_s": 1.0}),
+        ("data_starvation", SAVE | {"data_s": 0.6}, {"data_frac": 0.6}),
+        ("throughput_collapse", SAVE | {"tokens": 500}, {"tokens_per_s": 500.0}),
+    ],
+)
+def test_what_is_drawn_is_what_the_rule_judges(trigger: str, told: dict[str, Any], judged: dict[str, float]) -> None:
+    snapshot = nan_halt() | {"trigger": trigger, "evidence": {}}
+    seen = seen_of(snapshot, step(1, 1, **told))
+    assert {name: seen.quantities[name].close[-1].high for name in judged} == pytest.approx(judged)
+
+
+def test_a_step_that_the_rule_leaves_out_is_not_drawn() -> None:
+    """Of steps that tell their communication now and then, the others are none of the rank's own time."""
+    snapshot = nan_halt() | {"trigger": "straggler", "evidence": {}}
+    told = [PASSES | ({"comm_s": 0.4} if number % 4 == 1 else {}) for number in range(1, 9)]
+    seen = seen_of(snapshot, *(step(number, number, **one) for number, one in enumerate(told, start=1)))
+    assert [column.high for column in seen.quantities["own_s"].close] == [0.6, 0.6]

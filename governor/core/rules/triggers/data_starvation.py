@@ -113,10 +113,8 @@ class DataStarvation(Trigger):
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
             return False
-        step_s = event.training_s
-        if event.data_s is None or step_s is None:
-            return False
-        if not is_step_time(step_s) or not 0 <= event.data_s < math.inf:  # NaN fails too.
+        waited = waited_of(event)
+        if waited is None:
             return False
         ranks = self._state.ranks
         state = ranks.get(event.rank)
@@ -127,7 +125,7 @@ class DataStarvation(Trigger):
         state.steps_seen += 1
         state.is_bound = event.data_bound is True
         if state.steps_seen > self._warmup_steps:
-            state.add(min(event.data_s, step_s), step_s)
+            state.add(*waited)
         return state.reaches(self._share_frac)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
@@ -157,3 +155,13 @@ class DataStarvation(Trigger):
                 "data_frac_by_rank": {str(rank): share for rank, share in shares.items()},
             },
         )
+
+
+def waited_of(step: Step) -> tuple[float, float] | None:
+    """Seconds that the step waited for data, and those of the step. None when its frame does not report them."""
+    step_s = step.training_s
+    if step.data_s is None or step_s is None:
+        return None
+    if not is_step_time(step_s) or not 0 <= step.data_s < math.inf:  # NaN fails too.
+        return None
+    return min(step.data_s, step_s), step_s

@@ -95,7 +95,7 @@ class Straggler(Trigger):
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
             return False
-        own_s = _own_s(event)
+        own_s = own_s_of(event)
         if own_s is None:
             return False
         ranks = self._state.ranks
@@ -104,7 +104,7 @@ class Straggler(Trigger):
             if len(ranks) >= RANKS_MAX:
                 return False
             state = ranks[event.rank]
-        if self._is_between(event):
+        if is_between(event, self._state.without_comm):
             return False
         state.steps_seen += 1
         if state.steps_seen <= self._warmup_steps:
@@ -115,18 +115,6 @@ class Straggler(Trigger):
         if event.rank == max(ranks):
             self._compare()
         return self._state.finding.is_firing
-
-    def _is_between(self, step: Step) -> bool:
-        """Whether other steps of this rank report its time in collectives, and this one does not."""
-        without = self._state.without_comm
-        if step.comm_s is not None:
-            without[step.rank] = 0
-        elif step.rank in without:
-            without[step.rank] += 1
-            if without[step.rank] <= _STEPS_BETWEEN_MAX:
-                return True
-            del without[step.rank]
-        return False
 
     def _compare(self) -> None:
         ranks = self._state.ranks
@@ -164,7 +152,22 @@ class Straggler(Trigger):
         return unknown("stages_differ") if run.framework == "pipeline" else self._state.finding
 
 
-def _own_s(step: Step) -> float | None:
+def is_between(step: Step, without_comm: dict[int, int]) -> bool:
+    """Whether other steps of this rank report its time in collectives, and this one does not.
+
+    `without_comm`: steps since a rank did, noted here.
+    """
+    if step.comm_s is not None:
+        without_comm[step.rank] = 0
+    elif step.rank in without_comm:
+        without_comm[step.rank] += 1
+        if without_comm[step.rank] <= _STEPS_BETWEEN_MAX:
+            return True
+        del without_comm[step.rank]
+    return False
+
+
+def own_s_of(step: Step) -> float | None:
     """Seconds of the rank's own work; None when its frame does not report them."""
     training_s = step.training_s
     if training_s is None:

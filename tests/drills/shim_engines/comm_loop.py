@@ -1,7 +1,8 @@
 """A gloo rank of `comm_loop.py KIND HOW`: what a step waits for and computes again, by the shim and by own timers.
 
-KIND: plain, ddp, around (DDP around what is attached), fsdp2. HOW: even, slow (rank 1 comes SLOW_S later), micro (as
-slow, of two micro-steps that are both reduced), again, reentrant (the blocks are checkpointed), bare (not attached).
+KIND: plain, ddp, around (DDP around what is attached), fsdp2, averaged (weights, behind each second step). HOW: even,
+slow (rank 1 comes SLOW_S later), micro (as slow, of two micro-steps that are both reduced), again, reentrant (the
+blocks are checkpointed), bare (not attached).
 """
 
 import contextlib
@@ -110,7 +111,7 @@ if how != "bare":
     shim = attach(attached, optimizer=optimizer, make_watch=make_watch, **saves)
 hooked = [dict(vars(owner)) != was for owner, was in zip(owners, before, strict=True)]
 truths, losses = [], []
-for _ in range(STEPS):
+for number in range(1, STEPS + 1):
     spent.update(comm=0.0, again=0.0, late=0.0)
     for _ in range(2 if how == "micro" else 1):
         if how in ("slow", "micro") and rank == 1:
@@ -128,6 +129,11 @@ for _ in range(STEPS):
                 torch.distributed.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()
+    if kind == "averaged" and number % 2 == 0:
+        for parameter in model.parameters():
+            with timed("comm"):
+                torch.distributed.all_reduce(parameter.data)
+            parameter.data /= world
     truths.append(dict(spent))
     losses.append(float(loss.detach()))
 if how != "bare":

@@ -38,6 +38,19 @@ def test_a_step_waits_for_the_wire_and_for_who_comes_last(run_ranks, kind: str, 
     assert waited == pytest.approx(truth(slow, "late"), rel=0.2)
 
 
+def test_weights_that_are_averaged_now_and_then_are_communication_of_those_steps_alone(run_ranks) -> None:
+    for report in run_ranks("comm_loop.py", "averaged", "slow", ranks=2):
+        told = [frame.get("comm_s") for frame in report["frames"]]
+        # What lies behind a step is of the next one's time.
+        assert told[:3] == [None] * 3, "before the first one nobody knows whether any can be seen"
+        assert told[3::2] == [0.0] * 3
+        truth_s = [each["comm"] for each in report["truths"][3:-1:2]]
+        assert told[4::2] == pytest.approx(truth_s, rel=0.1, abs=NOISE_S)
+        for frame in report["frames"][4::2]:
+            assert frame["comm_between_s"] == frame["comm_s"] <= frame["data_s"]
+        assert not any("comm_between_s" in frame for frame in report["frames"][3::2])
+
+
 @pytest.mark.parametrize("how", ["again", "reentrant"])
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_what_checkpointing_computes_again_is_part_of_the_backward_pass(run_ranks, kind: str, how: str) -> None:

@@ -7,7 +7,7 @@ what no rank has told yet waits in the pool. Time in which no rank lives has its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,8 @@ from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.loader import LoaderUse, restored_use
 from governor.core.attribution.rank_line import RankLine
-from governor.core.attribution.split import NO_LOSSES, split
+from governor.core.attribution.split import sum_into, told_by
+from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostSample
@@ -68,7 +69,9 @@ class TimeAccount:
     _holds: bool = False  # As of the last count.
     _let_go_ns: int = 0  # Since it held, and not counted.
     _closed_at: MonoNs = MonoNs(0)
-    _usual: Shares = field(default_factory=dict)  # As the last window was divided.
+    counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
+    # As the last window was divided. Of a journal: as the pool was shown, which no rank may tell of any more.
+    _usual: Shares = field(default_factory=dict)
 
     @property
     def has_trained(self) -> bool:
@@ -83,6 +86,7 @@ class TimeAccount:
 
         `is_unbroken`: nothing was missed since the last call, however long ago, as in a log that is read back.
         """
+        self.counted_at = at
         if self.is_fresh:
             self._begin(at, boot, since, spent_usd_micros, holds=holds)
             return
@@ -209,8 +213,9 @@ class TimeAccount:
         if not self._ranks:
             self._close(at)
 
-    def look(self, sample: HostSample) -> None:
-        """The processes of its ranks, and those below. Before the first step no loader is judged."""
+    def look(self, sample: HostSample, ranks: Mapping[ProcessId, int]) -> None:
+        """Take the processes of its ranks, and those below. Before the first step no loader is judged."""
+        self.hardware.queue.see(sample, ranks)
         if any(line.has_stepped for line in self._ranks.values()):
             self.loader.look(sample)
 
@@ -263,14 +268,15 @@ class TimeAccount:
             if line.is_finished:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
-        told, slow, weak = told_by(lines, self.hardware)
+        told, slow, weak = told_by(lines, self.hardware, taken=True)
         self._gone.clear()
         self._judge(told, weak)
         whole = sum(told.values())
         left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
         if not whole and self._ranks:
             return
-        told = told or dict(self._usual)
+        if not told:  # What was under way when the journal was written has not told of itself.
+            told = {Cause.UNKNOWN if cause is Cause.NOT_TOLD else cause: ns for cause, ns in self._usual.items()}
         self._usual = told
         ns = self.pool_ns * whole // (whole + left) if self._ranks else self.pool_ns
         usd_micros = self.pool_usd_micros * whole // (whole + left) if self._ranks else self.pool_usd_micros
@@ -307,26 +313,34 @@ class TimeAccount:
         found = {cause: Amount(amount.ns, amount.usd_micros) for cause, amount in self.by_cause.items()}
         if not self.has_begun and (silent := found.pop(Cause.START_UP, None)) is not None:
             found.setdefault(Cause.UNKNOWN, Amount()).add(silent.ns, silent.usd_micros)  # Nobody has said what it does.
-        weights, _, _ = told_by({**self._gone, **self._ranks})
-        for line in self._ranks.values():
-            _sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns)])
-            healthy_to = max(line.told_to, self.hardware.until_fault(at))
-            for cause, ns in line.tail(healthy_to):
-                _sum_into(weights, [(cause if line.phases or not line.has_stepped else Cause.NOT_TOLD, ns)])
-            if at > healthy_to:
-                _sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
+        weights = self._shown(at)
         time, money = apportion(self.pool_ns, weights), apportion(self.pool_usd_micros, weights)
         for cause in time.keys() | money.keys():
-            found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
+            if time.get(cause) or money.get(cause):
+                found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
         if self.between.ns or self.between.usd_micros:
             found.setdefault(self._or_fault(Cause.SHUT_DOWN), Amount()).add(self.between.ns, self.between.usd_micros)
         return found
 
+    def _shown(self, at: MonoNs) -> Shares:
+        """What the pool is divided by in a view. Without ranks as if it were divided now."""
+        weights, _, _ = told_by({**self._gone, **self._ranks}, self.hardware, taken=False)
+        for line in self._ranks.values():
+            sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns)])
+            healthy_to = max(line.told_to, self.hardware.until_fault(at))
+            for cause, ns in line.tail(healthy_to):
+                sum_into(weights, [(cause if line.phases or not line.has_stepped else Cause.NOT_TOLD, ns)])
+            if at > healthy_to:
+                sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
+        return weights or self._usual
+
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON. What waits in the pool is divided with what the ranks tell a restarted governor."""
+        pool = self.pool_ns or self.pool_usd_micros
         return {
             "by_cause": {cause.value: [amount.ns, amount.usd_micros] for cause, amount in self.by_cause.items()},
             "pool": [self.pool_ns, self.pool_usd_micros],
+            **({"shown": {cause.value: ns for cause, ns in self._shown(self.counted_at).items()}} if pool else {}),
             "between": [self.between.ns, self.between.usd_micros],
             "boot_to": self.boot_to,
             "spent_usd_micros": self.spent_usd_micros,
@@ -336,7 +350,8 @@ class TimeAccount:
             "has_begun": self.has_begun,
             **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
             **({"halted": True} if self._is_halted else {}),
-            **({"weak": self._weak_row()} if self.weak_ns else {}),
+            **({"let_go_ns": self._let_go_ns} if self._let_go_ns else {}),
+            **({"told": self._told_row()} if self.told_ns else {}),
             **({"loader": self.loader.kept} if self.loader.kept else {}),
             **({"hardware": told} if (told := self.hardware.snapshot()) else {}),
             **(
@@ -344,14 +359,16 @@ class TimeAccount:
             ),
         }
 
-    def _weak_row(self) -> dict[str, list[int]]:
-        return {cause.value: [self.told_ns.get(cause, 0), ns] for cause, ns in self.weak_ns.items()}
+    def _told_row(self) -> dict[str, list[int]]:
+        """Of every cause: a part that is weak is one of all that was told."""
+        return {cause.value: [ns, self.weak_ns.get(cause, 0)] for cause, ns in self.told_ns.items()}
 
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
         """KeyError, TypeError, ValueError or AttributeError where it is not one of ours."""
         furthest, boot_to = row["furthest_step"], row["boot_to"]
-        weak = {Cause(name): (int(told), int(ns)) for name, (told, ns) in row.get("weak", {}).items()}
+        kept = row["told"] if "told" in row else row.get("weak", {})  # An older journal has only what is weak.
+        told = {Cause(name): (int(ns), int(weak)) for name, (ns, weak) in kept.items()}
         return cls(
             by_cause={Cause(name): Amount(*map(int, told)) for name, told in row["by_cause"].items()},
             pool_ns=int(row["pool"][0]),
@@ -365,34 +382,11 @@ class TimeAccount:
             has_begun=bool(row["has_begun"]),
             straggler_ns={int(rank): int(ns) for rank, ns in row.get("straggler_ns", {}).items()},
             steps=int(row["steps"]),
-            told_ns={cause: told for cause, (told, _) in weak.items()},
-            weak_ns={cause: ns for cause, (_, ns) in weak.items()},
+            told_ns={cause: ns for cause, (ns, _) in told.items()},
+            weak_ns={cause: weak for cause, (_, weak) in told.items() if weak},
             loader=restored_use(row.get("loader", {})),
             hardware=HardwareTime.restored(row.get("hardware", {}), same_boot=same_boot),
             _is_halted=bool(row.get("halted")),
+            _let_go_ns=int(row.get("let_go_ns", 0)),
+            _usual={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},
         )
-
-
-def told_by(
-    lines: Mapping[int, RankLine], hardware: HardwareTime | None = None
-) -> tuple[dict[Cause, int], int | None, Shares]:
-    """What the ranks have told since it was taken last, by cause; for which rank the others waited; and what is weak.
-
-    `hardware`: take it, with what that has seen. None: leave it, for a view.
-    """
-    sums, told, weak = {}, dict[Cause, int](), dict[Cause, int]()
-    for rank, line in lines.items():
-        mine, direct, unsure = line.take() if hardware is not None else (line.sums, line.direct, line.weak)
-        if mine.steps:
-            sums[rank] = mine
-        _sum_into(told, direct.items())
-        _sum_into(weak, unsure.items())
-    found = split(sums, hardware.take(sums) if hardware is not None else NO_LOSSES)
-    _sum_into(told, found.by_cause.items())
-    _sum_into(weak, found.weak.items())
-    return told, found.slow_rank, weak
-
-
-def _sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:
-    for cause, ns in more:
-        told[cause] = told.get(cause, 0) + ns

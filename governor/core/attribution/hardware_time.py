@@ -78,9 +78,11 @@ class HardwareTime:
     """Owned by the run's account. `evidence`: by cause, the last that was seen of it."""
 
     evidence: dict[Cause, str] = field(default_factory=dict)
-    fault_at: MonoNs | None = None  # Since then a GPU of the run has a fault that does not mend itself.
+    # Since then a GPU of the run has a fault that does not mend itself. 0: since an earlier boot.
+    fault_at: MonoNs | None = None
     queue: QueueTime = field(default_factory=QueueTime)
     _clocks: dict[str, Clock] = field(default_factory=dict)
+    _free_mhz: dict[str, float] = field(default_factory=dict)  # By GPU, as the journal had it.
     _xids: dict[str, int] = field(default_factory=dict)  # How many each GPU had told.
     _lost: set[str] = field(default_factory=set)
     _is_next_attempt: bool = False  # Of a fault: the attempt that it hit is over.
@@ -105,7 +107,7 @@ class HardwareTime:
         self._xids = {name: count for name, count in self._xids.items() if name in figures}
         self._lost &= figures.keys()
         for name, told in list(figures.items())[:GPUS_MAX]:
-            self._clocks.setdefault(name, Clock(told)).see(told)
+            self._clocks.setdefault(name, Clock(told, self._free_mhz.get(name))).see(told)
             self._see_fault(at, name, told)
         self._of_rank = dict(of_rank)
 
@@ -168,62 +170,84 @@ class HardwareTime:
         self._pace_ns.clear()
         self.queue = QueueTime()
 
-    def take(self, ranks: Mapping[int, RankSums]) -> Losses:
-        """What each rank's steps of one window lost, out of what it computed in them."""
+    def losses(self, ranks: Mapping[int, RankSums]) -> Losses:
+        """What each rank's steps of one window lost, out of what it computed in them, as far as is known by now."""
         found = dict[int, Mapping[Cause, int]]()
         for rank, sums in ranks.items():
             computed = computed_ns(sums)
-            held = self._held.pop(rank, _Held())
-            losses = {Cause.THROTTLING: self._throttled_ns(rank, sums, computed, held)}
-            if (wait := self.queue.take(rank)) is not None:
-                losses[Cause.OTHER_TENANTS] = self._queued_ns(rank, sums, computed - losses[Cause.THROTTLING], wait)
+            throttled = self._throttled_ns(rank, sums, computed)
+            losses = {
+                Cause.THROTTLING: throttled,
+                Cause.OTHER_TENANTS: self._queued_ns(sums, computed - throttled, self.queue.told(rank)),
+            }
             found[rank] = {cause: ns for cause, ns in losses.items() if ns}
         return found
 
-    def _throttled_ns(self, rank: int, sums: RankSums, computed: int, held: _Held) -> int:
+    def take(self, ranks: Mapping[int, RankSums]) -> Losses:
+        """The same of a window that is divided now: the next one begins."""
+        found = self.losses(ranks)
+        for rank, sums in ranks.items():
+            wait, held = self.queue.take(rank), self._held.pop(rank, _Held())
+            if wait is not None and Cause.OTHER_TENANTS in found[rank]:
+                self.evidence[Cause.OTHER_TENANTS] = (
+                    f"rank {rank} waited for a processor {wait.waited_frac:.0%} of its time, "
+                    f"while others used {wait.others_cores:.1f} of its cores"
+                )
+            if held.seen_ns and not held.lost_ns and sums.steps >= STEPS_MIN:
+                newest = computed_ns(sums) // sums.steps
+                pace_ns = self._pace_ns.get(rank, newest)
+                self._pace_ns[rank] = pace_ns + int(PACE_WEIGHT * (newest - pace_ns))
+        return found
+
+    def _throttled_ns(self, rank: int, sums: RankSums, computed: int) -> int:
         """By the clock's ratio; no more than its steps took longer, where its pace with a free clock is known."""
-        if not held.seen_ns:
-            return 0
-        pace_ns = self._pace_ns.get(rank)
-        if not held.lost_ns:
-            if sums.steps >= STEPS_MIN:
-                newest = computed // sums.steps
-                self._pace_ns[rank] = newest if pace_ns is None else pace_ns + int(PACE_WEIGHT * (newest - pace_ns))
+        held, pace_ns = self._held.get(rank), self._pace_ns.get(rank)
+        if held is None or not held.lost_ns:
             return 0
         lost = int(computed * min(1.0, held.lost_ns / held.seen_ns))
         return lost if pace_ns is None else max(0, min(lost, computed - pace_ns * sums.steps))
 
-    def _queued_ns(self, rank: int, sums: RankSums, left: int, wait: QueueWait) -> int:
+    def _queued_ns(self, sums: RankSums, left: int, wait: QueueWait | None) -> int:
         """Spread over the time in which the rank's main thread may have run: not over its waits in collectives."""
         running = sums.total_ns - min(sums.communication_ns, sums.total_ns)
-        if not running:
+        if wait is None or not running:
             return 0
         lost = min(left, int(wait.frac * sums.total_ns * left / running))
-        if lost < OTHERS_MIN_FRAC * sums.total_ns:
-            return 0
-        self.evidence[Cause.OTHER_TENANTS] = (
-            f"rank {rank} waited for a processor {wait.waited_frac:.0%} of its time, "
-            f"while others used {wait.others_cores:.1f} of its cores"
-        )
-        return lost
+        return lost if lost >= OTHERS_MIN_FRAC * sums.total_ns else 0
 
     # --- the journal ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON, empty if there is nothing to tell."""
         told = {cause.value: text for cause, text in self.evidence.items()}
-        return {
-            **({"evidence": told} if told else {}),
-            **({"fault_at": self.fault_at} if self.fault_at is not None else {}),
+        free = self._free_mhz | {name: one.free_mhz for name, one in self._clocks.items() if one.free_mhz is not None}
+        row: dict[str, Any] = {
+            "evidence": told,
+            "free_mhz": free,
+            "pace_ns": {str(rank): ns for rank, ns in self._pace_ns.items()},
+            "lost": sorted(self._lost),
         }
+        if self.fault_at is not None:
+            row |= {"fault_at": self.fault_at, "is_next": self._is_next_attempt, "steps_since": self._steps_since}
+        return {name: value for name, value in row.items() if value or name == "fault_at"}
 
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> HardwareTime:
+        """That there is a fault is no moment: it outlives a boot. How fast clocks and steps are may have changed then.
+
+        An older journal has the fault's moment and the evidence alone.
+        """
         fault_at = row.get("fault_at")
-        return cls(
-            {Cause(name): str(text) for name, text in row.get("evidence", {}).items()},
-            None if fault_at is None or not same_boot else MonoNs(int(fault_at)),
-        )
+        found = cls({Cause(name): str(text) for name, text in row.get("evidence", {}).items()})
+        if fault_at is not None:
+            found.fault_at = MonoNs(int(fault_at) if same_boot else 0)
+            found._is_next_attempt = bool(row.get("is_next"))
+            found._steps_since = int(row.get("steps_since", 0))
+        if same_boot:
+            found._free_mhz = {str(name): float(mhz) for name, mhz in row.get("free_mhz", {}).items()}
+            found._pace_ns = {int(rank): int(ns) for rank, ns in row.get("pace_ns", {}).items()}
+            found._lost = {str(name) for name in row.get("lost", ())}
+        return found
 
 
 def computed_ns(sums: RankSums) -> int:

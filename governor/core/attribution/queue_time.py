@@ -81,10 +81,15 @@ class QueueTime:
             sums.own += sum(used[each.process] for each in sample.processes if each.rank in beside)
             sums.own_wait += sum(_waited(mains[other], before.get(other)) or 0 for other in beside)
 
-    def take(self, rank: int) -> QueueWait | None:
-        """Since the last call for this rank. None: nothing is known, or others used none of its cores."""
-        sums = self._sums.pop(rank, None)
+    def told(self, rank: int) -> QueueWait | None:
+        """Since this rank's was taken last. None: nothing is known, or others used none of its cores."""
+        sums = self._sums.get(rank)
         return sums.told() if sums is not None else None
+
+    def take(self, rank: int) -> QueueWait | None:
+        told = self.told(rank)
+        self._sums.pop(rank, None)
+        return told
 
 
 def _used(now: ProcessUse, before: ProcessUse | None) -> int:

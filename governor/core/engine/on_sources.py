@@ -143,7 +143,6 @@ def on_host_sample(node: Node, event: HostSample) -> list[Effect]:
             shown = replace(event, processes=own, run=managed.run.run)
             time.on_host(managed, shown)
             _show(managed, shown)
-            managed.history.time.look(shown)
     return []
 
 

@@ -75,7 +75,7 @@ def on_gpus(managed: ManagedRun, sample: GpuSample, places: Sequence[int]) -> No
 
 def on_host(managed: ManagedRun, sample: HostSample) -> None:
     ranks = {rank.peer.process: rank.rank for rank in managed.run.ranks.values() if rank.connected}
-    managed.history.time.hardware.queue.see(sample, ranks)
+    managed.history.time.look(sample, ranks)
 
 
 def on_verdict(managed: ManagedRun, trigger: str, at: MonoNs) -> None:

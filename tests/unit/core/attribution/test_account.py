@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
-from governor.core.events.hardware import GpuFigures
 from governor.core.events.inputs import Bye, CommandLaunched, Disconnected, PhaseChange, TrainerExited
-from governor.core.events.machine import GpuSample, HostSample, NodeUse, PriceRead, ProcessUse
 from governor.core.events.operators import OperatorHalt
 from governor.core.rules.triggers import load
 from tests.unit.core.engine.test_metering import World
@@ -259,76 +254,6 @@ def test_a_late_rank_is_named() -> None:
     assert abs(told["straggler"] - 9.0) < 0.5, "0.3 s of each step"
     assert max(account_of(world).straggler_ns) == 1
     sums_hold(world)
-
-
-ACTS = st.one_of(
-    st.tuples(st.sampled_from(["run", "restart", "suspend"]), st.integers(0, 9 * NS_PER_S)),
-    st.tuples(st.sampled_from(["step", "rank1", "phase"]), st.integers(0, 30)),
-    st.tuples(st.sampled_from(["again", "bye", "halt", "exit", "blip"]), st.just(0)),
-    st.tuples(st.just("price"), st.integers(1, 10**9)),
-    st.tuples(st.sampled_from(["clock", "queue", "fault"]), st.integers(0, 30)),
-)
-
-
-def sample(world: World, act: str, amount: int) -> GpuSample | HostSample:
-    """Of a machine whose GPU's clock is held down, whose GPU is lost, or whose cores others use."""
-    now = MonoNs(world.mono)
-    ranks = [rank.peer.process for rank in world.node.runs["llama"].run.ranks.values()]
-    if act == "queue":
-        waited = now * amount // 30
-        uses = tuple(ProcessUse(one, one, "python", "R", now - waited, waited) for one in ranks)
-        return HostSample(now, NodeUse(2, 2.0 * now / NS_PER_S), uses)
-    figures = GpuFigures(
-        sm_clock_mhz=66.0 * amount, sm_clock_max_mhz=1980.0, clock_reasons=(0, 0x40)[amount % 2], is_lost=act == "fault"
-    )
-    pids = frozenset(one.pid for one in ranks)
-    return GpuSample(now, None, (1.0,), ("GPU-0",), pids=(pids,), figures=(figures,))
-
-
-@given(st.lists(ACTS, max_size=60))
-def test_every_micro_dollar_has_one_cause(acts: list[tuple[str, int]]) -> None:
-    """At each tick, over restarts of the run and of the governor, price changes and halts; time likewise."""
-    world, attempts = a_world(), 0
-    for act, amount in [("again", 0), *acts, ("exit", 0)]:
-        now, connection = MonoNs(world.mono), a_step(1).connection
-        match act:
-            case "run" | "suspend":
-                world.pass_time(act, amount)
-            case "restart":
-                world.pass_time("run", amount)
-                world.restart()
-            case "again" | "blip":
-                attempts += act == "again"
-                world.hear(attempt=f"a{attempts}", peer=peer(1000 + attempts))
-            case "step":
-                step(world, amount)
-            case "rank1":
-                world.play(hello(1, 0, at=now, world_size=2, attempt=f"a{attempts}"))
-                step(world, amount, 1, forward_s=0.7)
-            case "phase":
-                name = ("eval", "checkpoint", "finish", "train", "idle")[amount % 5]
-                world.play(PhaseChange(now, connection, "llama", 0, name))
-            case "bye":
-                world.play(Bye(now, connection, "llama", 0, 9))
-            case "exit":
-                world.play(TrainerExited(now, "llama", exit_code=1))
-            case "halt":
-                world.play(OperatorHalt(now, "llama", uid=0, reason="enough"))
-            case "clock" | "fault" | "queue":
-                world.play(sample(world, act, amount))
-            case "price":
-                boot, wall = world.node.ledger.charged_to, world.node.metered_wall
-                world.play(PriceRead(now, boot, wall, UsdMicros(amount), "x", "2026-11-01"))
-        world.tick()
-        if "llama" not in world.node.runs:
-            continue
-        sums_hold(world)
-        account = account_of(world)
-        told = account.now(MonoNs(world.mono))
-        assert all(one.ns >= 0 for one in told.values())
-        again = TimeAccount.restored(json.loads(json.dumps(account.snapshot())), same_boot=True)
-        assert again.by_cause == account.by_cause
-        assert again.snapshot() == account.snapshot()
 
 
 def told_of(account: TimeAccount) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from governor.reports.terminal import loss_text, no_step_text
 from governor.text.failure_modes import modes_of
 from governor.text.table import plain
 
-CAUSES_MAX: Final = 8  # The least of 17 are one row.
+CAUSES_MAX: Final = 8  # The least of all others are one row.
 GPUS_MAX: Final = 16  # The widest node there is.
 GIB: Final = 2**30
 BAR_COLUMNS: Final = 100  # The width of a bar for all of the time.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -39,9 +39,6 @@ from governor.core.money.reports.cost import (
     whole_cents,
 )
 from governor.text.screen import screen_of
-
-if TYPE_CHECKING:
-    pass
 
 SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen. --json has all.
 _TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG applies to every command.

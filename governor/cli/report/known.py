@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -27,9 +27,6 @@ from governor.reports.run.facts import RunFacts
 from governor.reports.run.series import RunSeries
 from governor.text.table import plain
 from governor.wire import control_client
-
-if TYPE_CHECKING:
-    pass
 
 HALTS_MAX: Final = 1_000
 FAILURES_MAX: Final = 200

@@ -318,3 +318,11 @@ def test_without_a_price_the_time_until_a_run_lets_go_counts() -> None:
     for seconds, holds in ((1, True), (2, True), (3, False), (4, False)):
         account.tick(MonoNs(0), BootNs(seconds * NS_PER_S), BootNs(0), 0, holds=holds)
     assert told_of(account) == (3 * NS_PER_S, 0)
+
+
+def test_what_pays_for_a_part_of_the_time_is_not_paid_all_of_it() -> None:
+    """Half of ten seconds is charged. Of so small sums a hundredth may be missing: micro-dollars are coarse."""
+    account = TimeAccount()
+    for boot, spent, holds in ((10, 10_000, True), (10, 10_000, False), (20, 10_000, False), (20, 15_000, False)):
+        account.tick(MonoNs(0), BootNs(boot * NS_PER_S), BootNs(0), spent, holds=holds)
+    assert told_of(account) == (15 * NS_PER_S, 15_000)

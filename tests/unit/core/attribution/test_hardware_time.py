@@ -68,6 +68,56 @@ def test_it_is_no_more_than_the_steps_took_longer() -> None:
     assert gpu.lost(window(9900)) == {Cause.THROTTLING: 900}
 
 
+def paced(*windows: int) -> Gpu:
+    """Windows of a free clock, so long computed; then one of half the clock has begun."""
+    gpu = Gpu()
+    for computed in windows:
+        gpu.see(clock(1980.0))
+        assert gpu.lost(window(computed)) == {}
+    gpu.see(clock(990.0, HEAT), 1)
+    gpu.lost(sums(steps=0))
+    gpu.see(clock(990.0, HEAT))
+    return gpu
+
+
+def test_one_odd_window_is_no_new_pace() -> None:
+    """Of 0.9 s a step; the last window took twice that, as one with long batches does."""
+    assert paced(9000, 9000, 18_000).lost(window(18_000)) == {Cause.THROTTLING: 18_000 - 11_700}
+
+
+def test_the_pace_of_another_attempt_is_none() -> None:
+    gpu = paced(9000)
+    gpu.time.begin_attempt()
+    gpu.see(clock(990.0, HEAT))
+    assert gpu.lost(window(9900)) == {Cause.THROTTLING: 4950}, "its steps are others"
+
+
+def test_a_clock_whose_driver_tells_no_reasons_is_no_free_one() -> None:
+    """It may have been held down: then the card's own clock is what it is held against."""
+    gpu = Gpu()
+    gpu.see(clock(1320.0, None))
+    gpu.see(clock(990.0, HEAT), 1)
+    gpu.lost(window())
+    gpu.see(clock(990.0, HEAT))
+    assert gpu.lost(window()) == {Cause.THROTTLING: 4500}
+
+
+def test_time_without_reasons_is_not_seen() -> None:
+    """Half the window without them says nothing of the other half."""
+    gpu = Gpu()
+    gpu.see(clock(990.0, HEAT), 6)
+    gpu.see(clock(990.0, None), 6)
+    assert gpu.lost(window()) == {Cause.THROTTLING: 4500}
+
+
+def test_a_view_takes_nothing() -> None:
+    gpu = Gpu()
+    gpu.see(clock(990.0, HEAT))
+    assert gpu.time.losses({1: window()}) == gpu.time.losses({1: window()}) == {1: {Cause.THROTTLING: 4500}}
+    assert gpu.lost(window()) == {Cause.THROTTLING: 4500}
+    assert gpu.lost(window()) == {}
+
+
 @pytest.mark.parametrize("figures", [clock(990.0, None), clock(None, HEAT), clock(990.0, POWER_CAP), GpuFigures()])
 def test_without_a_reason_or_a_clock_nothing_is_claimed(figures: GpuFigures) -> None:
     gpu = Gpu()
@@ -109,6 +159,20 @@ def test_whoever_goes_on_is_not_held_up() -> None:
     gpu.time.stepped(MonoNs(3 * NS_PER_S))
     gpu.see(GpuFigures(is_lost=True), 3)  # Still the same one.
     assert gpu.time.fault_at is None
+
+
+def test_the_journal_keeps_what_a_clock_is_held_against_and_the_pace_of_a_boot() -> None:
+    gpu = paced(9000)
+    gpu.see(clock(1500.0, POWER_CAP), 100)
+    told = json.loads(json.dumps(gpu.time.snapshot()))
+    again = HardwareTime.restored(told, same_boot=True)
+    assert again.snapshot() == gpu.time.snapshot()
+    gpu.time = again
+    gpu.see(clock(750.0, HEAT), 12)
+    assert gpu.lost(window(9900)) == {Cause.THROTTLING: 900}, "no more than its steps took longer"
+    gpu.time, gpu.second = HardwareTime.restored(told, same_boot=False), 0
+    gpu.see(clock(990.0, HEAT), 12)
+    assert gpu.lost(window(9900)) == {Cause.THROTTLING: 4950}, "another boot may have another limit of power"
 
 
 def test_the_journal_keeps_a_fault_and_what_was_seen() -> None:

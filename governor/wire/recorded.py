@@ -250,12 +250,12 @@ def _host(note: Mapping[str, Any], at: MonoNs, run: str) -> Event | None:
 def _process_use(row: object) -> ProcessUse | None:
     if not isinstance(row, list) or len(row) < 7:  # A newer governor's may be longer.
         return None
-    pid, rank, name, state, *amounts = row[:7]
-    cpu_ns, waited, read = amounts
+    pid, rank, name, state, cpu_ns, waited, read = row[:7]
+    cores = row[7] if len(row) > 7 else None  # An older governor's has none.
     counts = [pid, rank, cpu_ns, *(one for one in (waited, read) if one is not None)]
     if not (isinstance(name, str) and isinstance(state, str) and all(type(one) is int for one in counts)):
         return None
-    if not all(_is_amount(one) for one in counts):
+    if not all(_is_amount(one) for one in (*counts, *((cores,) if cores is not None else ()))):
         return None
     # Recorded without their start times: within one run's recording a pid says who it is.
     return ProcessUse(
@@ -266,6 +266,7 @@ def _process_use(row: object) -> ProcessUse | None:
         cpu_ns,
         waited,
         read,
+        cores_max=cores,
     )
 
 

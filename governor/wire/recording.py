@@ -149,7 +149,16 @@ def host(sample: HostSample) -> bytes:
     """What the machine and the run's processes use. Totals: a reader takes differences, so no look must be kept."""
     node = {name: value for name, value in asdict(sample.node).items() if value is not None}
     rows = [
-        (one.process.pid, one.rank.pid, one.name, one.state, one.cpu_ns, one.core_wait_ns, one.read_bytes)
+        (
+            one.process.pid,
+            one.rank.pid,
+            one.name,
+            one.state,
+            one.cpu_ns,
+            one.core_wait_ns,
+            one.read_bytes,
+            one.cores_at_once,
+        )
         for one in sample.processes
     ]
     return _note("host", sample.at, node=node, processes=rows)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.machine.host_use import PROCESSES_MAX, HostUseWatch, node_use
+from governor.adapters.machine.mounts import Mount
 from governor.adapters.machine.processes import stat_of
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -76,6 +77,31 @@ def test_where_a_rank_may_run_is_told(kernel: Kernel) -> None:
     ):  # fmt: skip
         (kernel.proc / "700" / "status").write_text(f"Cpus_allowed:\tf\nCpus_allowed_list:\t{line}\nMems_allowed:\t1\n")
         assert look(kernel, RANK)[0].cores == cores, line
+
+
+@pytest.mark.parametrize(
+    ("limits", "cores"),
+    [
+        ({"a": "150000 100000", "a/b": "max 100000"}, 1.5),
+        ({"": "50000 100000", "a": "max 100000", "a/b": "400000 100000"}, 0.5),
+        ({"a/b": "max 100000"}, None),
+        ({"a/b": "torn"}, None),
+        ({"a/b": "5 0"}, None),
+        ({}, None),
+    ],
+)
+def test_what_its_control_groups_grant_a_rank(kernel: Kernel, limits: dict[str, str], cores: float | None) -> None:
+    groups = kernel.proc / "cgroup"
+    (groups / "a" / "b").mkdir(parents=True)
+    for name, text in limits.items():
+        (groups / name / "cpu.max").write_text(f"{text}\n")
+    kernel.process(700)
+    (kernel.proc / "700" / "cgroup").write_text("1:cpu:/other\n0::/docker/a/b\n")
+    watch = HostUseWatch(lambda: (RANK,), kernel.proc, groups=Mount(1, "/docker", str(groups), "cgroup2", ()))
+    watch._wanted = (RANK,)
+    assert watch.look()[1][0].cores_max == cores
+    (kernel.proc / "700" / "cgroup").write_text("0::/../a/b\n")  # Of another namespace.
+    assert watch.look()[1][0].cores_max is None
 
 
 def test_workers_of_other_threads_and_of_a_forkserver_are_found(kernel: Kernel) -> None:

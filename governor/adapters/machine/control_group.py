@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from governor.adapters.machine.mounts import mounts
+from governor.adapters.machine.mounts import Mount, mounts
 
 PREFIX: Final = "costgov-"
 ATTEMPTS: Final = 3
@@ -138,6 +138,32 @@ def own_place() -> Place | None:
     return None
 
 
+def group_mount() -> Mount | None:
+    """Where control groups of version 2 are shown."""
+    try:
+        return next((mount for mount in mounts() if mount.kind == "cgroup2"), None)
+    except OSError:
+        return None
+
+
+def cores_granted(path: str, mount: Mount) -> float | None:
+    """How many cores at once a group may use, by its own limit and those above it (cpu.max). None: no limit is seen."""
+    directory, root = Path(mount.place), mount.root.rstrip("/")
+    if not f"{path}/".startswith(f"{root}/") or ".." in path.split("/"):
+        return None
+    found = []
+    for name in ["", *path.removeprefix(root).strip("/").split("/")][: DEPTH_MAX + 1]:
+        directory = directory / name
+        try:
+            with open(directory / "cpu.max", "rb") as file:
+                quota, period = file.read(_FILE_BYTES_MAX).split()
+        except (OSError, ValueError):
+            continue
+        if quota.isdigit() and period.isdigit() and 0 < len(quota) <= 20 and len(period) <= 20 and int(period):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
 def sweep(parent: Path) -> None:
     """Remove the empty groups of those who ended without removing them. Never raises."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
@@ -200,9 +226,14 @@ def _path_of(pid: int) -> str | None:
     """The unified path of a process. None where there is none."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb") as file:
-            lines = file.read(_FILE_BYTES_MAX).decode("utf-8", "surrogateescape").splitlines()
+            return unified_path(file.read(_FILE_BYTES_MAX))
     except OSError:
         return None
+
+
+def unified_path(raw: bytes) -> str | None:
+    """Of /proc/PID/cgroup. None where there is none of version 2."""
+    lines = raw.decode("utf-8", "surrogateescape").splitlines()
     return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
 
 

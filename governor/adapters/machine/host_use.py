@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
+from governor.adapters.machine.control_group import cores_granted, group_mount, unified_path
 from governor.adapters.machine.host_watch import PROC, Poller
+from governor.adapters.machine.mounts import Mount
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event
@@ -47,6 +49,7 @@ class HostUseWatch:
     ranks: Callable[[], Sequence[ProcessId]]
     proc: Path = PROC
     newest: NodeUse | None = None  # For the metrics.
+    groups: Mount | None = field(default_factory=group_mount)
     _wanted: Sequence[ProcessId] = ()
     _turn: int = 0
     # Below each rank, as the last look at all of its threads found them.
@@ -109,7 +112,12 @@ class HostUseWatch:
             _number(waits[1]) if len(waits) > 1 else None,
             _read_bytes(_read(f"{directory}/io")),
             _cores(_read(f"{directory}/status")) if expected is not None else None,
+            self._cores_granted(directory) if expected is not None else None,
         )
+
+    def _cores_granted(self, directory: str) -> float | None:
+        path = unified_path(_read(f"{directory}/cgroup"))
+        return cores_granted(path, self.groups) if path is not None and self.groups is not None else None
 
 
 def _read(path: str) -> bytes:

@@ -104,8 +104,13 @@ def _waited(now: ProcessUse, before: ProcessUse | None) -> int | None:
 
 
 def _cores(one: ProcessUse, sample: HostSample) -> float:
-    """On how many it may run at once. 0: unknown."""
-    return float(len(one.cores) if one.cores is not None else sample.node.cores or 0)
+    """On how many it may run at once. 0: unknown.
+
+    The kernel counts the wait for the next period of a control group's limit like one for a core. A run that uses all
+    that it is granted waits for itself, however busy the machine is.
+    """
+    told = [cores for cores in (one.cores_at_once, sample.node.cores) if cores]
+    return float(min(told, default=0))
 
 
 def _meet(one: ProcessUse, other: ProcessUse) -> bool:

@@ -98,6 +98,12 @@ class ProcessUse:
     # From storage; what the page cache had is not in it. None: not told, as of another user's process.
     read_bytes: int | None = None
     cores: frozenset[int] | None = None  # On which a rank may run. None: not told, as of processes below it.
+    cores_max: float | None = None  # So many at once, by its control group's limit. None: no limit is known.
+
+    @property
+    def cores_at_once(self) -> float | None:
+        told = [one for one in (len(self.cores) if self.cores is not None else None, self.cores_max) if one is not None]
+        return min(told, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,18 @@ def test_a_hot_gpu_costs_both_ranks_and_is_no_straggler() -> None:
     sums_hold(world)
 
 
+def test_no_view_shows_a_cause_larger_than_it_will_be() -> None:
+    """At each step, in the midst of a window too: what is no straggler when it is divided is none before."""
+    world, views = two_ranks(), list[dict[str, float]]()
+    for number in range(1, 41):
+        train(world, range(number, number + 1), SOUND, HOT, forward_s=0.4, backward_s=0.4, optimizer_s=0.1)
+        views.append(seconds(world))
+    end(world)
+    last = seconds(world)
+    for told in views[8:]:  # The first window's steps began before any look.
+        assert all(amount <= last.get(cause, 0.0) + 1.0 for cause, amount in told.items() if cause != "not_told")
+
+
 def test_sound_gpus_and_quiet_cores_cost_nothing() -> None:
     world = two_ranks()
     for number in range(1, 31):

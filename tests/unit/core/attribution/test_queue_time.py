@@ -21,6 +21,7 @@ class One:
     runs: float
     waits: float | None
     cores: frozenset[int] | None = BOTH
+    granted: float | None = None
 
 
 def pid(rank: int) -> ProcessId:
@@ -30,7 +31,8 @@ def pid(rank: int) -> ProcessId:
 def look(second: int, busy: float | None, *ranks: One) -> HostSample:
     uses = tuple(
         ProcessUse(pid(rank), pid(rank), "python", "R", int(one.runs * second * NS_PER_S),
-                   None if one.waits is None else int(one.waits * second * NS_PER_S), cores=one.cores)
+                   None if one.waits is None else int(one.waits * second * NS_PER_S), cores=one.cores,
+                   cores_max=one.granted)
         for rank, one in enumerate(ranks)
     )  # fmt: skip
     return HostSample(MonoNs(second * NS_PER_S), NodeUse(2, None if busy is None else busy * second), uses, "run")
@@ -61,6 +63,13 @@ def test_two_ranks_on_one_core_wait_for_each_other() -> None:
 def test_two_ranks_and_a_hog_on_one_core_lose_what_the_hog_takes() -> None:
     """Each of them waits for two thirds, and would wait for half without the hog: its steps take a third less then."""
     assert told(1.0, One(0.333, 0.666, FIRST), One(0.333, 0.666, FIRST)) == {0: 0.334, 1: 0.334}
+
+
+def test_a_wait_for_its_own_limit_is_no_others() -> None:
+    """Granted half a core of two; others use all that is left of the machine."""
+    assert told(2.0, One(0.5, 0.5, granted=0.5)) == {}
+    assert told(2.0, One(0.25, 0.25, granted=0.5)) == {0: 0.25}, "what is granted and not had is the others'"
+    assert told(2.0, One(0.5, 0.5, granted=8.0)) == {0: 0.5}, "more than there is limits nothing"
 
 
 def test_a_healthy_run_waits_for_nobody() -> None:

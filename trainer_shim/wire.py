@@ -123,7 +123,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         optimizer_s=Field("num"),
         checkpoint_s=Field("num"),
         hold_s=Field("num"),  # Waiting for the agreement.
-        # "Of which": both lie in the parts above, and never in each other. In collectives by the host's clock, in none of
+        # "Of which": both lie in the parts above, never in each other. In collectives by the host's clock, in none of
         # a save or an evaluation. Absent where the step's were not read; 0 where it had none (torch_comm.py).
         comm_s=Field("num"),
         comm_between_s=Field("num"),  # Of it: between the passes, so in loop_s, or in data_s. Absent: none.

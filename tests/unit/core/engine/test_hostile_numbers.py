@@ -87,6 +87,7 @@ VALID: dict[str, dict[str, Any]] = {
     "beat": {"progress_seq": 1, "phase": "train", "phase_since_ns": 0},
     "ack": {"seq": 1, "incident": "none", "what": "saved"},
     "bye": {"seq": 1},
+    "shown": {"look": "1", "what": "collectives"},
 }  # fmt: skip
 
 

@@ -41,8 +41,8 @@ def test_every_method_that_is_replaced_is_named() -> None:
 def test_every_registered_hook_thread_and_end_of_the_process_is_named() -> None:
     threads = {k.value.value for c in _calls("Thread") for k in c.keywords if isinstance(k.value, ast.Constant)}
     names = {name for name in threads if isinstance(name, str)}
-    assert names == {"costgov-listener", "costgov-agree"}
-    assert names <= NAMED
+    assert {"costgov-listener", "costgov-agree"} <= names, "the search finds them"
+    assert names <= NAMED, f"trainer_shim/README.md, Threads, lacks {names - NAMED}"
     registered = {
         name
         for name in ("register_forward_pre_hook", "register_forward_hook", "register_step_pre_hook")

@@ -12,11 +12,11 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
+from governor.core.events.step_parts import PART_FIELDS
 from governor.exports.causes import Paid, RecordedCauses
 from governor.exports.series import (
     OF_FRAMES,
     OTHER_S,
-    PARTS,
     STEP_S,
     STEPS_PER_S,
     TOKENS_PER_S,
@@ -110,7 +110,7 @@ class Recording:
 
     def _add_speed(self, values: dict[str, float], frame: dict[str, Any], at: int) -> None:
         """By the step's own time, else by when the step before was told."""
-        parts = [values[OF_FRAMES[name]] for name in PARTS if OF_FRAMES[name] in values]
+        parts = [values[OF_FRAMES[name]] for name in PART_FIELDS if OF_FRAMES[name] in values]
         step_s, steps = values.get(STEP_S), 1
         if step_s is not None and parts and step_s >= sum(parts):
             values[OTHER_S] = step_s - sum(parts)

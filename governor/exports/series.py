@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S
+from governor.core.events.step_parts import OF_WHICH_FIELDS, PART_FIELDS
 
 SPEND: Final = "cost/spend_usd"
 USD_PER_MTOK: Final = "cost/usd_per_mtok"  # Of the last window of tokens that had closed by then.
@@ -17,16 +18,13 @@ TOKENS_PER_S: Final = "speed/tokens_per_s"
 STEPS_PER_S: Final = "speed/steps_per_s"
 STEP_S: Final = "time/step_s"
 OTHER_S: Final = "time/other_s"  # What is left of the step beside its parts.
-# A step's parts, which add up to it together with OTHER_S. OF_WHICH lie within them.
-PARTS: Final = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "loop_s")
-OF_WHICH: Final = ("comm_s", "recompute_s")
 # Of what a driver tells of a GPU, what people look at. JSON lines have all of it.
 SHOWN_FIGURES: Final = ("power_w", "temperature_c", "sm_clock_mhz")
 # A frame's field -> its series. All others of a step are no series.
 OF_FRAMES: Final[Mapping[str, str]] = {
     **{name: f"train/{name}" for name in ("loss", "grad_norm", "lr", "loss_scale", "skipped_steps", "tokens_total")},
     "step_s": STEP_S,
-    **{name: f"time/{name}" for name in (*PARTS, *OF_WHICH)},
+    **{name: f"time/{name}" for name in (*PART_FIELDS, *OF_WHICH_FIELDS)},
     **{name: f"memory/{name}" for name in ("mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes")},
 }
 

@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX
+from governor.core.events.step_parts import OF_WHICH_FIELDS, PART_FIELDS
 from trainer_shim.wire import number
 
 _STEP_NUMBERS = ("loss", "grad_norm", "lr", "loss_scale")
-_STEP_DURATIONS = (
-    "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "comm_s",
-    "recompute_s", "eval_s", "loop_s", "bubble_s", "offload_s", "comm_between_s",
-)  # fmt: skip
+_STEP_DURATIONS = ("step_s", *PART_FIELDS, *OF_WHICH_FIELDS)
 _STEP_COUNTS = (
     "attempt_step", "tokens", "tokens_total", "tokens_nonpad", "tokens_own_total", "nonpad_own_total", "skipped_steps",
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes", "progress_seq",
 )  # fmt: skip
+
+_STEP_TRUTHS = ("loss_expected", "grad_finite", "applied", "data_bound")
+# Fields of the wire's step of which nothing is kept: a recording has them.
+NOT_KEPT = frozenset(("device_timed",))
 
 _OF_A_STEP = frozenset(("tokens", "tokens_nonpad"))
 
@@ -45,7 +47,7 @@ def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = value
             if value > TOKENS_OF_A_STEP_MAX:
                 leave_out_absurd(values, name)
-    for name in ("loss_expected", "grad_finite", "applied", "data_bound"):
+    for name in _STEP_TRUTHS:
         value = get(name)
         if value is not None:
             values[name] = value

@@ -8,21 +8,20 @@ from typing import Final
 
 from governor.core.base.units import NS_PER_S
 from governor.core.events.inputs import Step
+from governor.core.events.step_parts import PARTS as NAMED
+from governor.core.events.step_parts import told_parts
 
-# Indices of a list: this is added up at every step of every rank.
+# Indices of a list: this is added up at every step of every rank. Before BETWEEN they are in the order of `told_parts`.
 DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, BETWEEN, OTHER, WHOLE = range(11)
 # BETWEEN: collectives between the passes, which frames have in the loop's part.
 # WHOLE: a step that tells no parts, as a log's line does.
 PARTS: Final = 11
+assert len(NAMED) == BETWEEN, "a part of a step without its index"
 
 
 def parts_of(step: Step, step_ns: int) -> list[int]:
     """The step's parts; they add up to `step_ns`. OTHER is what no part names."""
-    told = (
-        step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s,
-        (step.checkpoint_s or 0.0) + (step.hold_s or 0.0), step.eval_s, step.bubble_s,
-    )  # fmt: skip
-    return cut(told, step_ns, step.comm_between_s)
+    return cut(told_parts(step), step_ns, step.comm_between_s)
 
 
 def cut(told: Sequence[float | None], step_ns: int, comm_between_s: float | None) -> list[int]:

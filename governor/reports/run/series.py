@@ -11,6 +11,7 @@ from governor.core.attribution.parts import RankSums, cut, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
+from governor.core.events.step_parts import told_parts
 from governor.reports.run.stability import Spread, Stability
 from governor.reports.run.windows import StepFigures, Windows
 from governor.text.binned import Line
@@ -264,15 +265,8 @@ class RunSeries:
 
 
 def _figures(step: Step, step_s: float, tokens: int | None) -> StepFigures:
-    checkpoint = step.checkpoint_s
-    if step.hold_s is not None:
-        checkpoint = (checkpoint or 0.0) + step.hold_s
-    parts = (
-        step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s, checkpoint, step.eval_s,
-        step.bubble_s,
-    )  # fmt: skip
     return StepFigures(
-        step.step, step_s, tokens, parts, step.comm_s, step.loss, step.grad_norm,
+        step.step, step_s, tokens, told_parts(step), step.comm_s, step.loss, step.grad_norm,
         step.comm_between_s,
     )  # fmt: skip
 

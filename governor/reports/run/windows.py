@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from governor.core.attribution.parts import RankSums, cut, whole_ns
 from governor.core.base.units import NS_PER_S
+from governor.core.events import step_parts
 
 # Full windows are merged in pairs. So few suffice for an interval, and hold thousands of steps of a long run each.
 WINDOWS_MAX: Final = 128
@@ -16,9 +17,7 @@ WINDOWS_MAX: Final = 128
 INTERVAL_MIN: Final = 8
 _Z: Final = 1.96  # 95 %.
 
-PARTS: Final[tuple[str, ...]] = (
-    "data", "loop", "forward", "backward", "optimizer", "checkpoint", "evaluation", "bubble",
-)  # fmt: skip
+PARTS: Final = tuple(step_parts.PARTS)
 COMMUNICATION: Final = "communication"  # Of which: it overlaps the others.
 
 

@@ -11,9 +11,13 @@ import pytest
 
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
+from governor.core.events.step_parts import OF_WHICH_FIELDS
+from governor.exports.series import OF_FRAMES
 from governor.wire import recording
+from tests.tidy.sources import ROOT
 from tests.unit.exports.exported import RUN, at, charge, hello, leave_journal, leave_recording, read_lines, step
 from tests.unit.exports.test_export import document, export
+from trainer_shim.wire import FRAMES
 
 SECONDS: dict[str, Any] = {"data_s": 0.25, "forward_s": 0.25, "backward_s": 0.5}
 
@@ -78,13 +82,21 @@ def test_causes_are_in_event_files_whatever_steps_are_left_out(state: Path, tmp_
 
 
 def test_every_part_of_a_step_is_a_series(state: Path, tmp_path: Path) -> None:
-    parts: dict[str, Any] = {"step_s": 2.0, "eval_s": 0.5, "loop_s": 0.25, "hold_s": 0.25, "checkpoint_s": 0.5}
-    leave_recording(state, [hello(0), step(10, 1, **parts, comm_s=0.125, recompute_s=0.0625)])
+    named = [name for name in FRAMES["step"] if name.endswith("_s") and name != "step_s"]
+    parts: dict[str, Any] = {name: 0.125 for name in named if name not in OF_WHICH_FIELDS}
+    within: dict[str, Any] = dict.fromkeys(OF_WHICH_FIELDS, 0.0625)
+    leave_recording(state, [hello(0), step(10, 1, step_s=2.0, **parts, **within)])
     document(RUN, "--jsonl", str(tmp_path))
     (line,) = read_lines(tmp_path / "performance_metrics.jsonl")
     assert {name: value for name, value in line.items() if name.endswith("_s")} == {
-        **parts, "comm_s": 0.125, "recompute_s": 0.0625, "other_s": 0.5,
+        "step_s": 2.0, **parts, **within, "other_s": 2.0 - 0.125 * len(parts),
     }  # fmt: skip
+
+
+def test_every_series_of_a_step_has_its_place_in_the_documents() -> None:
+    page = (ROOT / "docs/howto/export.md").read_text(encoding="utf-8")
+    names = {name: (f"`{name}`", f"`{name.split('/')[1]}`") for name in OF_FRAMES.values()}
+    assert not [name for name, shown in names.items() if not any(one in page for one in shown)]
 
 
 def test_gpus_have_what_the_driver_tells(state: Path, tmp_path: Path) -> None:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.attribution import parts as part
 from governor.core.attribution.parts import RankSums, parts_of
+from governor.core.base.units import NS_PER_S
+from governor.core.events.step_parts import PART_FIELDS, PARTS, told_parts
 from tests.unit.core.engine.test_step import a_step
 
 SECONDS = st.one_of(st.none(), st.floats(-1.0, 5.0), st.sampled_from([float("nan"), float("inf"), 1e300]))
-NAMES = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s", "bubble_s",
-    "comm_between_s",
+INDICES = (
+    part.DATA, part.LOOP, part.FORWARD, part.BACKWARD, part.OPTIMIZER, part.CHECKPOINT, part.EVALUATION, part.BUBBLE,
 )  # fmt: skip
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(NAMES, SECONDS)), st.integers(0, 10**10))
+def test_each_part_has_its_place_and_its_index() -> None:
+    for place, (index, (name, fields)) in enumerate(zip(INDICES, PARTS.items(), strict=True)):
+        for field in fields:
+            told: dict[str, Any] = {field: 1.0}
+            step = a_step(1, **told)
+            assert [at for at, seconds in enumerate(told_parts(step)) if seconds] == [place], f"{name}: {field}"
+            assert parts_of(step, 2 * NS_PER_S)[index] == NS_PER_S, f"{name}: {field}"
+
+
+@given(st.fixed_dictionaries(dict.fromkeys((*PART_FIELDS, "comm_between_s"), SECONDS)), st.integers(0, 10**10))
 def test_the_parts_are_the_step(told: dict[str, float | None], step_ns: int) -> None:
     parts = parts_of(a_step(1, **told), step_ns)
     assert sum(parts) == step_ns

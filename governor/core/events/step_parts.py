@@ -1,0 +1,37 @@
+"""What a step's time is told as, in one place: wire, account, report and export have their parts from here.
+
+A new part is a field of `Step`, a name in PARTS and a place in `told_parts`, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from governor.core.events.inputs import Step
+
+# A part -> the fields of a step that it is the sum of. All parts and a rest add up to `step_s`.
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": ("data_s",),
+    "loop": ("loop_s",),
+    "forward": ("forward_s",),
+    "backward": ("backward_s",),
+    "optimizer": ("optimizer_s",),
+    "checkpoint": ("checkpoint_s", "hold_s"),
+    "evaluation": ("eval_s",),
+    "bubble": ("bubble_s",),
+}
+PART_FIELDS: Final = tuple(name for fields in PARTS.values() for name in fields)
+# They lie within the parts.
+OF_WHICH_FIELDS: Final = ("comm_s", "comm_between_s", "recompute_s", "offload_s")
+
+
+def told_parts(step: Step) -> tuple[float | None, ...]:
+    """Seconds of each of PARTS; None is untold. By hand, since it is asked for at every step of every rank."""
+    checkpoint = step.checkpoint_s
+    if step.hold_s is not None:
+        checkpoint = (checkpoint or 0.0) + step.hold_s
+    return (
+        step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s, checkpoint, step.eval_s,
+        step.bubble_s,
+    )  # fmt: skip

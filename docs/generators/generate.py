@@ -11,6 +11,7 @@ from pathlib import Path
 from docs.generators import (
     adr_page,
     alerts_page,
+    causes_page,
     cli_page,
     clouds_page,
     dashboard,
@@ -34,6 +35,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/adr/README.md": adr_page.render,
     "docs/start/halt.svg": terminal_picture.render,
     "docs/reference/alerts.md": alerts_page.render,
+    "docs/reference/causes.md": causes_page.render,
     "docs/reference/cli.md": cli_page.render,
     "docs/reference/clouds.md": clouds_page.render,
     "docs/reference/failure_modes.md": failure_modes_page.render,

@@ -208,14 +208,15 @@ METRICS: Final = (
     Metric(
         "costgov_run_wasted_usd_total",
         "counter",
-        (*RUN_LABELS, "cause"),
-        "Spend that bought no training that lasts, by cause (start_up, after_last_step, halt, trained_twice); "
+        (*RUN_LABELS, "spent_on"),
+        "Spend that bought no training that lasts, by when it was spent (start_up, after_last_step, halt, "
+        "trained_twice): the coarse answer that a ceiling needs, not by the causes of costgov_run_time_usd_total; "
         "absent where nobody reports for the run.",
         _wasted,
     ),
-    Metric("costgov_run_time_seconds_total", "counter", (*RUN_LABELS, "cause"), "Time by what it went to.",
+    Metric("costgov_run_time_seconds_total", "counter", (*RUN_LABELS, "cause"), "Time by its cause.",
            _time(0, NS_PER_S)),
-    Metric("costgov_run_time_usd_total", "counter", (*RUN_LABELS, "cause"), "Spend by what the time went to.",
+    Metric("costgov_run_time_usd_total", "counter", (*RUN_LABELS, "cause"), "Spend by the cause of its time.",
            _time(1, MICROS_PER_USD)),
     _run("costgov_run_unpriced_seconds", "gauge",
          "Of its time, what nothing is charged for as no price was known; its spend and its waste are at least what is "
@@ -331,6 +332,8 @@ def metrics_page() -> str:
             "",
             f'At most {RUNS_SHOWN_MAX} runs have series of their own; the rest is summed under `run="{OTHER_RUNS}"`.',
             "Unknown is absent, never 0. The usual `process_*` metrics of the governor itself stand beside these.",
+            "Values of the label `cause` are the [causes](causes.md); `spent_on` is",
+            "the [coarse answer](causes.md#waste-is-the-coarse-answer).",
             "",
             "| Metric | Type | Labels | Meaning |",
             "|---|---|---|---|",

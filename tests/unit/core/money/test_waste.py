@@ -181,6 +181,7 @@ def every_view_tells(world: World, tokens: int) -> None:
     metrics = take_snapshot(world.node, now, GovernorHealth(), LagReading(), "")
     [metric] = [one for one in METRICS if one.name == "costgov_run_wasted_usd_total"]
     assert {labels[-1]: value for labels, value in metric.samples(metrics)} == status["wasted_usd_by_cause"]
+    assert metric.labels[-1] == "spent_on", "not the causes of costgov_run_time_usd_total"
     row = stage_row(world)
     assert (row.wasted_usd_micros, row.wasted_tokens) == (figure, tokens)
     assert row.wasted_by_cause == by_cause

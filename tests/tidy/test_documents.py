@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from tests.tidy.sources import ROOT, text_files
+from tests.tidy.sources import ROOT, sources, text_files
 
 DOCUMENTS = [name for name in ("README.md", "HACKING.md") if (ROOT / name).exists()]
 
@@ -160,3 +160,12 @@ def test_the_one_test_that_hacking_names_exists() -> None:
     assert named
     for file, word in named:
         assert re.search(rf"^def test_\w*{word}", (ROOT / file).read_text(), flags=re.MULTILINE), f"{file}: {word}"
+
+
+def test_the_shim_s_wheel_has_every_folder_of_its_code() -> None:
+    told = tomllib.loads((ROOT / "trainer_shim/pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {source.path.rpartition("/")[0] for source in sources("trainer_shim")}
+    packages = {folder.replace("/", ".") for folder in folders}
+    assert set(told["packages"]) == packages, f"trainer_shim/pyproject.toml lacks {packages - {*told['packages']}}"
+    places = {package: package.removeprefix("trainer_shim.").replace(".", "/") for package in packages}
+    assert told["package-dir"] == places | {"trainer_shim": "."}

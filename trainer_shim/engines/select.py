@@ -1,7 +1,8 @@
 """Which kind of engine an object is, by its class's name and module: importing frameworks to ask would load them.
 
-A new kind is one class with the methods of base.Kind, in a file of its own, and its lines in kind_of(). README.md gets
-its column, tests/drills/shim_engines a loop that is trained with and without the shim.
+A new kind is one class with the methods of base.Kind, in a file of its own (of a trainer: in frameworks/), and its
+lines in kind_of(). README.md gets its column, tests/drills/shim_engines a loop that is trained with and without the
+shim.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ def kind_of(engine: Any, options: Options) -> Kind:
 
         return DeepSpeedKind(engine)
     if ("transformers", "Trainer") in names:
-        from .hf import TrainerKind
+        from .frameworks.hf import TrainerKind
 
         return TrainerKind(engine)
     if ("accelerate", "Accelerator") in names:
         return _accelerator_kind(engine, options)
     if names & {("lightning", "Trainer"), ("pytorch_lightning", "Trainer")}:
-        from .lightning import LightningKind
+        from .frameworks.lightning import LightningKind
 
         return LightningKind(engine, options)
     if ("composer", "Trainer") in names:
-        from .composer import ComposerKind
+        from .frameworks.composer import ComposerKind
 
         return ComposerKind(engine, options)
     if ("torch", "Module") in names:
@@ -49,7 +50,7 @@ def kind_of(engine: Any, options: Options) -> Kind:
 
 def _accelerator_kind(accelerator: Any, options: Options) -> Kind:
     """Return the kind for a loop of the user's own around `accelerator`. TypeError before prepare()."""
-    from .accelerate_loops import AccelerateDeepSpeedKind, AcceleratePlainKind
+    from .frameworks.accelerate_loops import AccelerateDeepSpeedKind, AcceleratePlainKind
 
     wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
     if wrapped is not None:

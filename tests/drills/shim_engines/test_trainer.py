@@ -17,8 +17,8 @@ import pytest
 from tests.drills.components import needs
 from tests.drills.shim.conftest import free_port
 from tests.drills.shim.fake_governor import FakeGovernor, let_go, saved_in_the_step_behind
-from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.frameworks.hf import TrainerRun
+from trainer_shim.engines.frameworks.hf_checkpoints import TrainerSaver
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress
 from trainer_shim.saving import checkpoint

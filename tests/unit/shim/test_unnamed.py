@@ -11,8 +11,8 @@ import pytest
 from tests.unit.shim.test_origin import ALPHA, metered, saved
 from trainer_shim import launch, origin
 from trainer_shim.engines import base
-from trainer_shim.engines.hf_checkpoints import TrainerSaver
-from trainer_shim.engines.lightning_checkpoints import LightningSaver
+from trainer_shim.engines.frameworks.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.frameworks.lightning_checkpoints import LightningSaver
 from trainer_shim.progress import Progress
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.shim.weights_files import COUNT, ONE, torch_zip
 from trainer_shim.engines import base
-from trainer_shim.engines.lightning import LightningFit
-from trainer_shim.engines.lightning_checkpoints import LightningSaver
+from trainer_shim.engines.frameworks.lightning import LightningFit
+from trainer_shim.engines.frameworks.lightning_checkpoints import LightningSaver
 from trainer_shim.governor_socket import GovernorSocket
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.meter import StepMeter

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.engines.accelerate_loops import AcceleratePlainKind
 from trainer_shim.engines.base import Options
 from trainer_shim.engines.deepspeed_engine import DeepSpeedKind
-from trainer_shim.engines.hf import TrainerKind
+from trainer_shim.engines.frameworks.accelerate_loops import AcceleratePlainKind
+from trainer_shim.engines.frameworks.hf import TrainerKind
 from trainer_shim.engines.plain import PlainKind
 
 

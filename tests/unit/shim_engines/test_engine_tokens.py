@@ -11,8 +11,8 @@ import pytest
 from tests.unit.shim_engines import test_replicas as replicas
 from tests.unit.shim_engines.test_replicas import Groups, Mesh
 from tests.unit.shim_engines.test_tokens import Batch
-from trainer_shim.engines.accelerate_loops import AcceleratePlainKind
 from trainer_shim.engines.deepspeed_engine import replicas_of
+from trainer_shim.engines.frameworks.accelerate_loops import AcceleratePlainKind
 from trainer_shim.engines.pipeline_engine import _count_tokens
 from trainer_shim.tokens import TokenCount
 

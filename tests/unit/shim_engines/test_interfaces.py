@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.shim.ranks import OneFileSaver
 from tests.unit.shim.test_resuming import Loader
-from trainer_shim.engines.accelerate_loops import AccelerateSaver
 from trainer_shim.engines.deepspeed_engine import DeepSpeedSaver
-from trainer_shim.engines.hf_checkpoints import TrainerSaver
-from trainer_shim.engines.lightning_checkpoints import LightningSaver
+from trainer_shim.engines.frameworks.accelerate_loops import AccelerateSaver
+from trainer_shim.engines.frameworks.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.frameworks.lightning_checkpoints import LightningSaver
 from trainer_shim.engines.plain import PlainSaver
 from trainer_shim.interfaces import NoWatch, Saver, Watch
 from trainer_shim.watcher import Watcher

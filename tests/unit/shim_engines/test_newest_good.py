@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.engines.lightning import LightningFit
+from trainer_shim.engines.frameworks.lightning import LightningFit
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.engines.accelerate_loops import AcceleratePlainKind
 from trainer_shim.engines.base import Options
-from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.lightning_checkpoints import tell_outside
+from trainer_shim.engines.frameworks.accelerate_loops import AcceleratePlainKind
+from trainer_shim.engines.frameworks.hf import TrainerRun
+from trainer_shim.engines.frameworks.lightning_checkpoints import tell_outside
 
 from .test_trained import HEAD, MODEL, B, Module, Optimizer, Scheduler, Tensor, W, scheduled
 

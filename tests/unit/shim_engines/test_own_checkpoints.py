@@ -17,8 +17,8 @@ from governor.core.base.units import MonoNs
 from governor.core.runs.last_good import LastGood
 from governor.text.moments import last_good_text
 from tests.unit.shim.weights_files import COUNT, MINUS_INF, NAN, ONE, dcp, safetensors, torch_zip
-from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.frameworks.hf import TrainerRun
+from trainer_shim.engines.frameworks.hf_checkpoints import TrainerSaver
 from trainer_shim.interfaces import Resumed
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress

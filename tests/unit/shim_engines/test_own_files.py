@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, torch_zip
 from trainer_shim.engines import hooks
-from trainer_shim.engines.accelerate_loops import AccelerateSaver
 from trainer_shim.engines.base import Options
 from trainer_shim.engines.deepspeed_engine import DeepSpeedSaver
-from trainer_shim.engines.lightning_checkpoints import LightningSaver
+from trainer_shim.engines.frameworks.accelerate_loops import AccelerateSaver
+from trainer_shim.engines.frameworks.lightning_checkpoints import LightningSaver
 from trainer_shim.interfaces import OwnCheckpoints, Resumed
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress

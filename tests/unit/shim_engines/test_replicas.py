@@ -15,8 +15,8 @@ import pytest
 
 from trainer_shim.engines import replicas
 from trainer_shim.engines.base import Options
-from trainer_shim.engines.hf import TrainerKind
-from trainer_shim.engines.lightning import LightningKind
+from trainer_shim.engines.frameworks.hf import TrainerKind
+from trainer_shim.engines.frameworks.lightning import LightningKind
 from trainer_shim.tokens import Replicas
 
 

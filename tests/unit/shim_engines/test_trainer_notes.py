@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.shim.test_origin import Heard, metered
 from trainer_shim.engines import base, hooks
-from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.hf_checkpoints import TrainerSaver
+from trainer_shim.engines.frameworks.hf import TrainerRun
+from trainer_shim.engines.frameworks.hf_checkpoints import TrainerSaver
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint
 from trainer_shim.tokens import Replicas

@@ -16,8 +16,8 @@ import pytest
 
 from trainer_shim.engines import hooks
 from trainer_shim.engines.base import PositionSaver
-from trainer_shim.engines.hf import TrainerRun
-from trainer_shim.engines.hf_checkpoints import TrainerSaver, _linked, _tree_linked
+from trainer_shim.engines.frameworks.hf import TrainerRun
+from trainer_shim.engines.frameworks.hf_checkpoints import TrainerSaver, _linked, _tree_linked
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.meter import StepMeter
 from trainer_shim.progress import Progress

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from weakref import ref
 
 from trainer_shim import timing
+from trainer_shim.engines import base, deepspeed_engine, hooks, plain, replicas, torch_calls
+from trainer_shim.engines.waits import model_times
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.lifetime import keeping
@@ -21,9 +23,6 @@ from trainer_shim.saving.pickled_values import Budget, values_of
 from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
-
-from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
-from .waits import model_times
 
 CHECKPOINT_FILE = "composer.pt"
 _OWN_MAX = 16  # The newest files of Composer that are looked into.

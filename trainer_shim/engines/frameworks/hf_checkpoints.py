@@ -17,12 +17,11 @@ import shutil
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from trainer_shim.engines import base, hooks
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, patience, publish, store
-
-from . import base, hooks
 
 _OWN = re.compile(r"^checkpoint-(\d+)$")  # What transformers' get_last_checkpoint() looks for.
 _STATE = "trainer_state.json"  # The last file that the Trainer writes.

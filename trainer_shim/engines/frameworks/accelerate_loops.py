@@ -11,6 +11,9 @@ import re
 import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from trainer_shim.engines import base, hooks, plain, replicas, save_fn, trained
+from trainer_shim.engines.base import Options
+from trainer_shim.engines.deepspeed_engine import DeepSpeedKind
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.lifetime import keeping
@@ -20,9 +23,6 @@ from trainer_shim.saving import checkpoint, loader_position, rng
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, hooks, plain, replicas, save_fn, trained
-from .base import Options
-from .deepspeed_engine import DeepSpeedKind
 from .hf import through_backward
 
 _GENERATORS = "random_states_%d.pkl"  # What save_state() writes for each rank.

@@ -15,15 +15,14 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from weakref import ref
 
 from trainer_shim import launch, origin
+from trainer_shim.engines import base, hooks, trained
+from trainer_shim.engines.background import Write, absolute
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.lifetime import keeping
 from trainer_shim.loader import WrappedLoader, position_of, prepare
 from trainer_shim.meter import StepMeter
 from trainer_shim.saving import checkpoint, patience, rng
 from trainer_shim.saving.pickled_values import Budget, TooLargeError, values_of
-
-from . import base, hooks, trained
-from .background import Write, absolute
 
 CHECKPOINT_FILE = "trainer.ckpt"
 STATE_KEY = "costgov"  # Of our callback's state in a checkpoint.

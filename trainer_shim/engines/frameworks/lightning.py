@@ -12,6 +12,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 from weakref import ref
 
+from trainer_shim.engines import base, deepspeed_engine, hooks, plain, replicas, torch_calls
+from trainer_shim.engines.background import ANNOUNCEMENTS_MAX, Announcement, Write, absolute
+from trainer_shim.engines.waits import model_times
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.launch import is_required
 from trainer_shim.meter import StepMeter
@@ -21,8 +24,6 @@ from trainer_shim.scalars import EngineFacts
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain, replicas, torch_calls
-from .background import ANNOUNCEMENTS_MAX, Announcement, Write, absolute
 from .lightning_checkpoints import (
     CHECKPOINT_FILE,
     STATE_KEY,
@@ -38,7 +39,6 @@ from .lightning_checkpoints import (
     tell_plateau,
     trained_in,
 )
-from .waits import model_times
 
 
 class LightningKind:

@@ -15,12 +15,12 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from weakref import ref
 
 from trainer_shim import timing
+from trainer_shim.engines import base, deepspeed_engine, hooks, plain, replicas, trained
 from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.meter import StepMeter
 from trainer_shim.sight import weights
 from trainer_shim.tokens import Replicas
 
-from . import base, deepspeed_engine, hooks, plain, replicas, trained
 from .hf_checkpoints import TrainerSaver, lacks_evaluation
 
 _SAVE_IT = "save it in the Trainer's _save_checkpoint()"

@@ -1,0 +1,1 @@
+"""Trainers of other people: one file each, and one more for what it saves. `select.py` above knows them apart."""

@@ -63,7 +63,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         world_size=Field("int", True),
         labels=Field("map"),  # str -> str, for policy `match` and metrics.
         gpu_uuids=Field("texts"),
-        framework=Field("str"),  # deepspeed | pipeline | hf | lightning | torch
+        framework=Field("str"),  # deepspeed | pipeline | hf | lightning | composer | torch
         zero_stage=Field("int"),
         parameters=Field("int"),
         tokens_per_step=Field("int"),  # Whole global batch; absent where it varies (then `step.tokens`).
@@ -293,41 +293,45 @@ def faults(frame: Any, table: Dict[str, Dict[str, Field]]) -> List[str]:
         if value is None:
             if field.required:
                 found.append("%s.%s is missing" % (kind, name))
-        elif not _is(value, field.kind):
+        elif not _CHECKS[field.kind](value):
             found.append("%s.%s is not %s" % (kind, name, field.kind))
     return found
 
 
 def _is_right(frame: Dict[str, Any], fields: Dict[str, Field]) -> bool:
-    """Whether nothing is wrong with it. Of its fields only those that are there are looked at: 18 of a step's 40."""
-    required = _REQUIRED.get(id(fields))
-    if required is None or not required.issubset(frame):
+    """Whether nothing is wrong with a frame of one of the tables here. Faster than to look for what is.
+
+    It walks the frame instead of the table, of which a step has half the fields, and avoids a call per number.
+    """
+    known = _FAST.get(id(fields))
+    if known is None:
         return False
+    required, kinds = known
+    for name in required:
+        if frame.get(name) is None:
+            return False
     for name, value in frame.items():
-        field = fields.get(name)
-        if field is None:
+        is_a = type(value)
+        want = kinds.get(name)
+        if is_a is float:
+            if want == "num":
+                continue
+        elif is_a is int:
+            if (want == "int" or want == "num") and _INT_MIN <= value < _INT_END:
+                continue
+        elif is_a is bool and want == "bool":
             continue
-        kind, cls = field.kind, type(value)
-        if cls is float and kind == "num":
-            continue
-        if cls is int and (kind == "int" or kind == "num") and -(2**63) <= value < 2**63:
-            continue
-        if value is None:
-            if field.required:
-                return False
-        elif not _CHECKS[kind](value):
+        if value is not None and want is not None and not _CHECKS[want](value):
             return False
     return True
 
 
-def _is(value: Any, kind: str) -> bool:
-    check = _CHECKS[kind]
-    return bool(check(value))
+# 2**63: monotonic nanoseconds and token counts fit with centuries to spare.
+_INT_MIN, _INT_END = -(2**63), 2**63
 
 
 def _is_int(value: Any) -> bool:
-    # 2**63: monotonic nanoseconds and token counts fit with centuries to spare.
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return isinstance(value, int) and not isinstance(value, bool) and _INT_MIN <= value < _INT_END
 
 
 def _is_num(value: Any) -> bool:
@@ -377,9 +381,12 @@ _CHECKS = {
     "record": _is_record,
 }
 
-# By the identity of a kind's fields: what of them has to be there.
-_REQUIRED = {
-    id(fields): frozenset(name for name, field in fields.items() if field.required)
+# By the identity of a kind's fields: what of them has to be there, and of which kind each is.
+_FAST = {
+    id(fields): (
+        frozenset(name for name, field in fields.items() if field.required),
+        {name: field.kind for name, field in fields.items()},
+    )
     for table in (FRAMES, GOVERNOR_FRAMES)
     for fields in table.values()
 }

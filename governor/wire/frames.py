@@ -22,7 +22,6 @@ from governor.wire.last_output import failed
 from governor.wire.shown import shown
 from governor.wire.step_values import step_values
 from trainer_shim.wire import (
-    _CHECKS,
     ACKS,
     CHECKPOINT_KINDS,
     FRAMES,
@@ -45,6 +44,7 @@ PROCESSES_REMEMBERED_MAX = 1_024
 SIGNAL_NUMBERS = frozenset((0, 10, 12, *range(34, 65)))
 
 Frame = dict[str, Any]
+_INT_MAX = 2**63 - 1
 
 # json.loads() first looks for whitespace and options, which is a fifth of the cost of a step.
 _read_json = json.JSONDecoder().raw_decode
@@ -85,9 +85,7 @@ def parse(packet: PacketLike) -> Frame | list[str]:
     # Also UnicodeError, and integers of thousands of digits.
     except (ValueError, RecursionError) as error:
         return [f"not JSON: {type(error).__name__}"]
-    if _is_valid(frame):
-        return frame  # type: ignore[no-any-return]
-    return faults(frame, FRAMES)[:FAULTS_MAX]
+    return faults(frame, FRAMES)[:FAULTS_MAX] or frame
 
 
 def build(frame: Frame, packet: PacketLike, at: MonoNs, run: str | None) -> Event | list[str]:
@@ -180,44 +178,6 @@ def refuse_packet(reason: str) -> bytes:
     return encode({"v": WIRE_VERSION, "kind": "refuse", "reason": reason[:TEXT_CHARS_MAX]})
 
 
-# --- validation ------------------------------------------------------------------------------------------
-
-_REQUIRED = {kind: frozenset(n for n, f in fields.items() if f.required) for kind, fields in FRAMES.items()}
-_KIND_OF = {kind: {n: f.kind for n, f in fields.items()} for kind, fields in FRAMES.items()}
-_INT_MIN, _INT_END = -(2**63), 2**63
-
-
-def _is_valid(frame: Any) -> bool:
-    """Equals `not faults(frame, FRAMES)`, but faster.
-
-    It walks the frame instead of the table and avoids a call per number. Most fields of a step are numbers, and those
-    calls were a tenth of the cost of a frame.
-    """
-    if not isinstance(frame, dict) or frame.get("v") != WIRE_VERSION:
-        return False
-    kind = frame.get("kind")
-    if not isinstance(kind, str) or kind not in _KIND_OF:
-        return False
-    for name in _REQUIRED[kind]:
-        if frame.get(name) is None:
-            return False
-    wanted = _KIND_OF[kind]
-    for name, value in frame.items():
-        is_a = type(value)
-        want = wanted.get(name)
-        if is_a is float:
-            if want == "num":
-                continue
-        elif is_a is int:
-            if (want == "int" or want == "num") and _INT_MIN <= value < _INT_END:
-                continue
-        elif is_a is bool and want == "bool":
-            continue
-        if value is not None and want is not None and not _CHECKS[want](value):
-            return False
-    return True
-
-
 # --- builders --------------------------------------------------------------------------------------------
 
 
@@ -271,7 +231,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         last_good=NamedCheckpoint.named(frame.get("last_good")),
         harmed_save=NamedCheckpoint.named(frame.get("harmed_save")),
         beside=_shown(frame.get("beside")),
-        mark=_count(frame.get("mark"), _INT_END - 1),
+        mark=_count(frame.get("mark"), _INT_MAX),
         open_incident=frame.get("open_incident"),
     )
 
@@ -338,7 +298,7 @@ def _beat(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Beat 
         device_wait=_shown(frame.get("device_wait")),
         stack=_texts(frame.get("stack")),
         collective=frame.get("collective"),
-        main_cpu_ns=_count(frame.get("main_cpu_ns"), _INT_END - 1),
+        main_cpu_ns=_count(frame.get("main_cpu_ns"), _INT_MAX),
         fetch=Fetch.read(frame.get("fetch"), at),
         forwards=Forwards.read(frame.get("forwards")),
     )

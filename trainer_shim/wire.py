@@ -84,9 +84,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         # another run, whose total may be missing. Absent: nobody knows.
         origin=Field("record"),
         loaded_at=Field("int"),  # `step.attempt_step` behind which `origin` holds: earlier steps may arrive after it.
-        resume_called=Field(
-            "bool"
-        ),  # Whether the script has called resume() where a directory was known, with or without success.
+        resume_called=Field("bool"),  # Whether resume() was called where a directory was known, whatever came of it.
         # {"step", "tokens_total", "path", "mono_ns"} of the newest whole checkpoint. "sought_in": resume(), as it was
         # called, looks there and not where that is. "own_finite": all trained parameters were finite in this rank's
         # part; "trained_finite": in every rank's.
@@ -303,10 +301,9 @@ def _is_right(frame: Dict[str, Any], fields: Dict[str, Field]) -> bool:
 
     It walks the frame instead of the table, of which a step has half the fields, and avoids a call per number.
     """
-    known = _FAST.get(id(fields))
-    if known is None:
+    if id(fields) not in _FAST:
         return False
-    required, kinds = known
+    required, kinds = _FAST[id(fields)]
     for name in required:
         if frame.get(name) is None:
             return False
@@ -383,10 +380,7 @@ _CHECKS = {
 
 # By the identity of a kind's fields: what of them has to be there, and of which kind each is.
 _FAST = {
-    id(fields): (
-        frozenset(name for name, field in fields.items() if field.required),
-        {name: field.kind for name, field in fields.items()},
-    )
+    id(fields): (frozenset(n for n, f in fields.items() if f.required), {n: f.kind for n, f in fields.items()})
     for table in (FRAMES, GOVERNOR_FRAMES)
     for fields in table.values()
 }

@@ -169,3 +169,26 @@ def test_the_shim_s_wheel_has_every_folder_of_its_code() -> None:
     assert set(told["packages"]) == packages, f"trainer_shim/pyproject.toml lacks {packages - {*told['packages']}}"
     places = {package: package.removeprefix("trainer_shim.").replace(".", "/") for package in packages}
     assert told["package-dir"] == places | {"trainer_shim": "."}
+
+
+def test_the_map_of_hacking_has_every_room() -> None:
+    """A folder of code in governor, its core and adapters, or in the shim. What stands below is its room's own matter."""
+    text = (ROOT / "HACKING.md").read_text(encoding="utf-8")
+    drawn = text.partition("## Where things are")[2].partition("## Tests")[0]
+    tops = (
+        "governor",
+        "governor/core",
+        "governor/adapters",
+        "governor/reports",
+        "trainer_shim",
+        "trainer_shim/engines",
+    )
+    folders = {source.path.rpartition("/")[0] for source in sources("governor", "trainer_shim")}
+    rooms = {folder for folder in folders if folder.rpartition("/")[0] in tops}
+    assert len(rooms) > 30, "the search finds them"
+    missing = sorted(room for room in rooms if not re.search(rf"(?<![\w/]){room.rpartition('/')[2]}/", drawn))
+    assert not missing, f"HACKING.md, Where things are, lacks {missing}"
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    inside = next(one for one in contracts if one["name"] == "Inside the core")
+    floors = " → ".join(inside["layers"])
+    assert floors in drawn, f"HACKING.md: inside the core: {floors}"

@@ -14,10 +14,9 @@ from governor.core.attribution import parts as part
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.parts import RankSums
 from governor.core.attribution.queue_time import QueueTime, QueueWait
-from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.hardware import FATAL_XIDS, GpuFigures
+from governor.core.base.units import MonoNs
+from governor.core.events.hardware import FATAL_XIDS, FIGURES_STALE_NS, GpuFigures
 
-STALE_NS: Final = 30 * NS_PER_S  # The sampler looks every second; a recording has these figures every ten.
 GPUS_MAX: Final = 64  # Four times the widest node sold.
 IDLE_CLOCK: Final = 0x1  # NVML's reason: nothing runs, so the clock says nothing of the pace.
 # Less of a window than this is noise: a healthy rank waits 1 to 2 % of its time for a processor.
@@ -101,7 +100,7 @@ class HardwareTime:
         """
         passed_ns = at - self._at if self._at is not None else 0
         self._at = at
-        if 0 < passed_ns <= STALE_NS:
+        if 0 < passed_ns <= FIGURES_STALE_NS:
             self._count(passed_ns)
         self._clocks = {name: clock for name, clock in self._clocks.items() if name in figures}
         self._xids = {name: count for name, count in self._xids.items() if name in figures}

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from governor.core.base.units import NS_PER_S, DurationNs
+
+# Older figures say nothing of now. The sampler looks every second; a recording has these figures every ten.
+FIGURES_STALE_NS: Final = DurationNs(30 * NS_PER_S)
 # Reasons for lower clocks (nvmlClocksEventReasons), by their bit. A power cap (0x4) or a clock that somebody set is the
 # owner's own choice, and an idle GPU's clocks fall: these are no fault.
 THROTTLES: Final[Mapping[int, str]] = {

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.core.events.hardware import FATAL_XIDS, GpuFigures
+from governor.core.base.units import MonoNs
+from governor.core.events.hardware import FATAL_XIDS, FIGURES_STALE_NS, GpuFigures
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
 from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.state import Run
 
-STALE_NS: Final = DurationNs(30 * NS_PER_S)  # The sampler looks every second; a recording has these figures every ten.
 LOST: Final = "gpu_lost"
 ECC: Final = "uncorrected_ecc"
 XID: Final = "fatal_xid"
@@ -91,7 +90,7 @@ class GpuFault(Trigger):
     def judge(self, at: MonoNs, run: Run) -> Finding:
         fault, told_at = self._state.fault, self._state.told_at
         if fault is None:
-            return QUIET if told_at is not None and at - told_at <= STALE_NS else unknown("no_gpu_figures")
+            return QUIET if told_at is not None and at - told_at <= FIGURES_STALE_NS else unknown("no_gpu_figures")
         reason, gpu, count = fault
         if reason == LOST:
             return firing(reason, f"GPU {gpu} is lost: it has fallen off the bus", {"gpu": gpu})
@@ -102,6 +101,6 @@ class GpuFault(Trigger):
 
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
         told_at = self._state.told_at
-        if self._state.fault is not None or told_at is None or at - told_at > STALE_NS:
+        if self._state.fault is not None or told_at is None or at - told_at > FIGURES_STALE_NS:
             return FOREVER
-        return MonoNs(told_at + STALE_NS)
+        return MonoNs(told_at + FIGURES_STALE_NS)

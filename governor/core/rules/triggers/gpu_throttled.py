@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.events.hardware import GpuFigures
+from governor.core.events.hardware import FIGURES_STALE_NS, GpuFigures
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
 from governor.core.rules.gpu_window import Window
@@ -17,7 +17,6 @@ from governor.core.rules.trigger import FOREVER, Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
 from governor.core.runs.state import Run
 
-STALE_NS: Final = DurationNs(30 * NS_PER_S)  # The sampler looks every second; a recording has these figures every ten.
 GPUS_MAX: Final = 64  # Four times the widest node sold.
 WARMING_UP: Final = unknown("warming_up")
 
@@ -80,7 +79,7 @@ class GpuThrottled(Trigger):
         for name in [name for name in state.windows if name not in told]:
             del state.windows[name]
         before, state.newest = state.newest, told
-        if last is not None and 0 < event.at - last <= STALE_NS:
+        if last is not None and 0 < event.at - last <= FIGURES_STALE_NS:
             span_ns = event.at - last
             for name in told.keys() & before.keys():  # A sample holds until the next: recordings leave some out.
                 state.windows[name].add((span_ns, span_ns if before[name].throttles else 0))
@@ -120,10 +119,10 @@ class GpuThrottled(Trigger):
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         told_at = self._state.told_at
-        if told_at is None or at - told_at > STALE_NS:
+        if told_at is None or at - told_at > FIGURES_STALE_NS:
             return unknown("no_gpu_figures")
         return self._state.finding if self._state.newest else unknown("no_reasons_told")
 
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
         told_at = self._state.told_at
-        return FOREVER if told_at is None or at - told_at > STALE_NS else MonoNs(told_at + STALE_NS)
+        return FOREVER if told_at is None or at - told_at > FIGURES_STALE_NS else MonoNs(told_at + FIGURES_STALE_NS)

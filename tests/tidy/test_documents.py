@@ -172,7 +172,7 @@ def test_the_shim_s_wheel_has_every_folder_of_its_code() -> None:
 
 
 def test_the_map_of_hacking_has_every_room() -> None:
-    """Folders of code in governor, its core, adapters and reports, and in the shim. Deeper ones are their own matter."""
+    """Folders of code in governor, its core, adapters and reports, and in the shim. Deeper ones are for their own."""
     text = (ROOT / "HACKING.md").read_text(encoding="utf-8")
     drawn = text.partition("## Where things are")[2].partition("## Tests")[0]
     tops = (

@@ -166,8 +166,39 @@ def time_row(whole: Whole) -> dict[str, Any]:
 
 
 def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
-    amount, advice = _of(whole, cause), ADVICE[cause]
-    confidence, evidence = WEAKER[cause] if cause in whole.weak else (advice.confidence, advice.evidence)
+    amount = _of(whole, cause)
+    usd = amount.usd_micros / MICROS_PER_USD
+    return {
+        "cause": cause.value,
+        "s": amount.ns / NS_PER_S,
+        "usd": usd,
+        "share": amount.ns / whole.wall_ns if whole.wall_ns else None,
+        "usd_per_hour": usd / hours if hours else None,
+        **_said_of(whole, cause),
+    }
+
+
+def _said_of(whole: Whole, cause: Cause) -> dict[str, Any]:
+    """What is said beside the figures. A fault in that costs the words: the governor, whom somebody asks, goes on."""
+    try:
+        return _words(whole, cause)
+    except Exception as error:  # noqa: BLE001 - the guard around words.
+        fault = f"what is known of it cannot be told, by a fault of costgov's own ({type(error).__name__})"
+        return {"confidence": "low", "kind": None, "evidence": fault, "next_step": None}
+
+
+def how_sure(cause: Cause, *, is_weak: bool) -> tuple[str, str]:
+    """The confidence and the evidence. `is_weak`: see WEAKER. A cause without a row there is weak as all are."""
+    advice = ADVICE[cause]
+    usual = advice.confidence, advice.evidence
+    if not is_weak:
+        return usual
+    return WEAKER.get(cause, usual if advice.confidence == "low" else ("medium", f"{_BY_LINES}; {advice.evidence}"))
+
+
+def _words(whole: Whole, cause: Cause) -> dict[str, Any]:
+    advice = ADVICE[cause]
+    confidence, evidence = how_sure(cause, is_weak=cause in whole.weak)
     loader = whole.loader if cause is Cause.DATA else None
     if loader is not None:
         evidence = f"{evidence}; {loader.evidence}"
@@ -179,13 +210,7 @@ def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
     next_step = (loader.next_step if loader is not None else None) or advice.next_step
     if cause is Cause.STRAGGLER and Cause.BUBBLE in whole.by_cause:
         next_step = _SLOW_STAGE
-    usd = amount.usd_micros / MICROS_PER_USD
     return {
-        "cause": cause.value,
-        "s": amount.ns / NS_PER_S,
-        "usd": usd,
-        "share": amount.ns / whole.wall_ns if whole.wall_ns else None,
-        "usd_per_hour": usd / hours if hours else None,
         "confidence": confidence,
         "kind": loader.kind if loader is not None else None,  # Of data starvation: what the loader did.
         "evidence": evidence,

@@ -92,6 +92,8 @@ class LogTime:
         told = [] if self.clock.is_timed else ["its records have no time: pauses between steps are not seen"]
         if not self._told & {"data_s", "forward_s", "backward_s"}:
             told.append("it tells no parts of a step: waits, saves and communication inside one count as productive")
+        elif not {"forward_s", "backward_s"} <= self._told and self._ranks is None:
+            told.append("it does not tell both passes of a step: what it does not name of one counts as productive")
         elif "comm_s" not in self._told:
             told.append("it tells no time in collectives: exposed communication counts as productive")
         return told

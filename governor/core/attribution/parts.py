@@ -14,23 +14,26 @@ from governor.core.events.step_parts import told_parts
 # Indices of a list: this is added up at every step of every rank. Before BETWEEN they are in the order of `told_parts`.
 DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, BETWEEN, OTHER, WHOLE = range(11)
 # BETWEEN: collectives between the passes, which frames have in the loop's part.
-# WHOLE: a step that tells no parts, as a log's line does.
+# WHOLE: of a step that does not tell its passes, as many a log's line: what no other part names.
 PARTS: Final = 11
 assert len(NAMED) == BETWEEN, "a part of a step without its index"
 
 
 def parts_of(step: Step, step_ns: int) -> list[int]:
     """The step's parts; they add up to `step_ns`. OTHER is what no part names."""
-    return cut(told_parts(step), step_ns, step.comm_between_s)
+    return cut(told_parts(step), step_ns, step.comm_between_s, is_line=step.connection is None)
 
 
-def cut(told: Sequence[float | None], step_ns: int, comm_between_s: float | None) -> list[int]:
-    """As parts_of(). `told`: seconds in the order of the indices, up to BUBBLE.
+def cut(
+    told: Sequence[float | None], step_ns: int, comm_between_s: float | None, *, is_line: bool = False
+) -> list[int]:
+    """As parts_of(). `told`: seconds in the order of the indices, up to BUBBLE. `is_line`: of a log.
 
     Parts by a device's events and by the host's clock may exceed the step together: then all shrink alike.
     """
     parts = [0] * PARTS
-    if told[FORWARD] is None and told[BACKWARD] is None and told[DATA] is None:
+    passes = told[FORWARD], told[BACKWARD]
+    if passes == (None, None) or (is_line and None in passes):
         parts[WHOLE] = step_ns
     for index, seconds in enumerate(told):
         parts[index] = whole_ns(seconds)

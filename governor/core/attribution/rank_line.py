@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from governor.core.attribution import parts as part
@@ -12,6 +12,7 @@ from governor.core.attribution.causes import Cause
 from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
+from governor.core.runs.line_steps import steps_of_line
 
 # Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
 PHASES_MAX: Final = 32
@@ -35,6 +36,58 @@ _OF_PHASE: Final = {
 # What an ordinary step spends in these says nothing about the first one.
 _NOT_OF_STEP: Final = (part.CHECKPOINT, part.EVALUATION)
 
+# What comes in each step. A save or an evaluation that a line tells came once, whatever the line is of.
+_OF_EACH: Final = (
+    "step_s", "data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "recompute_s", "offload_s",
+    "bubble_s",
+)  # fmt: skip
+_PARTS: Final = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "bubble_s")
+VOTES_MAX: Final = 15
+
+
+@dataclass(slots=True)
+class LogPace:
+    """What the lines so far say of the next one."""
+
+    stride: int = 1  # Steps of the last line.
+    votes: int = 0  # Below zero: the lines' figures are of all their steps, not of one.
+
+    def steps(self, step: int, before: int | None) -> int:
+        """`before`: the step of the line before. One that goes back is of as many as that line."""
+        if before is not None and step > before:
+            self.stride = steps_of_line(step, before)
+        return 1 if before is None else self.stride
+
+    def are_of_one(self, line: Step, steps: int, passed_ns: int) -> bool:
+        """Whether the line's figures are of one of its steps. `passed_ns`: since the line before.
+
+        A step's time is of one or of all, whichever is nearer to what has passed. One pause does not change that.
+        """
+        step_ns = whole_ns(line.step_s)
+        parts_ns = sum(whole_ns(getattr(line, name)) for name in _PARTS)
+        if steps > 1 and (step_ns or parts_ns):
+            fits = steps * step_ns**2 < passed_ns**2 if step_ns else steps * parts_ns <= passed_ns
+            self.votes = max(-VOTES_MAX, min(VOTES_MAX, self.votes + (1 if fits else -1)))
+        return self.votes >= 0
+
+
+def of_steps(line: Step, steps: int) -> Step:
+    """The line, with what it tells of one step as that of so many."""
+    if steps == 1:
+        return line
+    told = {name: seconds * steps for name in _OF_EACH if (seconds := getattr(line, name)) is not None}
+    return replace(line, **told)
+
+
+@dataclass(slots=True)
+class First:
+    """The first step, until ordinary ones tell what was too long, or a log's next line how many steps it was of."""
+
+    parts: list[int]
+    step: Step
+    steps: int = 1
+    before_ns: int = 0  # Of a log's: since the beginning. It is of the start, unless the line was of more steps.
+
 
 @dataclass(slots=True)
 class RankLine:
@@ -45,48 +98,78 @@ class RankLine:
     sums: RankSums = field(default_factory=RankSums)
     direct: dict[Cause, int] = field(default_factory=dict)  # Told without a step's parts, in nanoseconds.
     weak: dict[Cause, int] = field(default_factory=dict)  # Of `direct`, what a log's lines tell by their distance.
-    first: tuple[list[int], Step] | None = None  # The first step, until ordinary ones tell what was too long.
+    first: First | None = None
     has_stepped: bool = False
     is_finished: bool = False
     last_step: int | None = None
     recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))  # Uncut: a new pace is no pause.
+    # Of a step. Uncut: a new pace is no pause.
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    pace: LogPace = field(default_factory=LogPace)
     phases: deque[tuple[MonoNs, str]] = field(default_factory=lambda: deque(maxlen=PHASES_MAX))
 
     @property
     def pending_ns(self) -> int:
         """Of the first step, which is told and not yet attributed."""
-        return sum(self.first[0]) if self.first is not None else 0
+        return sum(self.first.parts) + self.first.before_ns if self.first is not None else 0
 
     def goes_back(self, step: Step) -> bool:
         return self.last_step is not None and step.step <= self.last_step
 
     def step(self, step: Step, ended: MonoNs, *, is_repeated: bool) -> None:
         """Take one step that ended then."""
+        is_line = step.connection is None
         if ended <= self.told_to:
+            if is_line and self.last_step is None:  # The log begins with it: the next one tells its steps by it.
+                self.last_step = step.step
             return
-        began = self.told_to
+        began, steps = self.told_to, 1
+        if is_line:
+            steps, step = self._of_all_its_steps(step, ended - began)
         # A log's line: all since the line before. The first one tells what of it was its step, or nobody knows.
-        is_told = step.step_s is not None and (step.connection is not None or not self.has_stepped)
+        is_told = step.step_s is not None and (not is_line or not self.has_stepped)
         length = whole_ns(step.step_s) if is_told else ended - began
         starts = max(began, MonoNs(ended - length))
-        self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began)
-        if step.connection is None and len(self.recent) >= ORDINARY_STEPS:
-            starts = self._after_pause(step, starts, ended)
-        self.lengths.append(ended - began)
+        is_alone = is_line and self.last_step is None and not self.has_stepped and not is_repeated
+        if not is_alone:
+            self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began, is_weak=is_line)
+        before_ns = starts - began if is_alone else 0
+        if is_line and len(self.recent) >= ORDINARY_STEPS:
+            starts = self._after_pause(step, steps, starts, ended)
+        self.lengths.append((ended - began) // steps)
         told = parts_of(step, ended - starts)
         self.told_to, self.is_finished = ended, False
         self.phases.clear()
         if is_repeated:
             self._tell(Cause.LOST_STEPS, ended - starts)
         elif not self.has_stepped:
-            self.first = told, step
+            self.first = First(told, step, steps, before_ns)
         else:
             self.sums.add(told, step)
-            self.recent.append(told)
+            self.recent.append([ns // steps for ns in told])
             if self.first is not None and len(self.recent) >= ORDINARY_STEPS:
                 self._settle_first()
         self.has_stepped, self.last_step = True, step.step
+
+    def _of_all_its_steps(self, line: Step, passed_ns: int) -> tuple[int, Step]:
+        """How many steps a log's line is of, and the line with the parts of them all."""
+        steps = self.pace.steps(line.step, self.last_step)
+        times = steps if self.pace.are_of_one(line, steps, passed_ns) else 1
+        if self.first is not None and self.first.before_ns:
+            self._settle_before(min(times, self.first.step.step))
+        return steps, of_steps(line, times)
+
+    def _settle_before(self, steps: int) -> None:
+        """The first line is of as many steps as the second one, and never of more than its own number."""
+        first = self.first
+        assert first is not None
+        if steps > 1:
+            told_ns, whole = sum(first.parts), of_steps(first.step, steps)
+            more_ns = min(first.before_ns, max(0, whole_ns(whole.step_s) - told_ns))
+            first.parts, first.step, first.steps = parts_of(whole, told_ns + more_ns), whole, steps
+            first.before_ns -= more_ns
+        self._tell(self.start, first.before_ns)
+        first.before_ns = 0
 
     def phase(self, at: MonoNs, name: str) -> None:
         self.phases.append((at, name))
@@ -133,13 +216,13 @@ class RankLine:
         self.sums, self.direct, self.weak = RankSums(), {}, {}
         return taken
 
-    def _after_pause(self, step: Step, began: MonoNs, ended: MonoNs) -> MonoNs:
-        """When a log's line began, if the time since the line before is far from usual.
+    def _after_pause(self, step: Step, steps: int, began: MonoNs, ended: MonoNs) -> MonoNs:
+        """When a log's line began, if the time since the line before is far from usual for so many steps.
 
         What was then is as the log's phases say. A line that tells its step's time knows better than what is usual.
         """
         lengths = sorted(self.lengths)
-        usual = max(lengths[len(lengths) // 2], min(whole_ns(step.step_s), ended - began))
+        usual = max(lengths[len(lengths) // 2] * steps, min(whole_ns(step.step_s), ended - began))
         if ended - began <= max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS):
             return began
         named = [cause for _, name in self.phases if (cause := _OF_PHASE.get(name)) is not None]
@@ -156,10 +239,11 @@ class RankLine:
         """The first step's time beyond an ordinary one: before the forward pass it is start-up, else warm-up."""
         if self.first is None:
             return
-        told, step = self.first
+        told, step, steps = self.first.parts, self.first.step, self.first.steps
+        self._tell(self.start, self.first.before_ns, is_weak=True)  # No line came that could tell more.
         self.first = None
         if self.recent:
-            usual = [sorted(one[index] for one in self.recent)[len(self.recent) // 2] for index in range(PARTS)]
+            usual = [sorted(one[index] for one in self.recent)[len(self.recent) // 2] * steps for index in range(PARTS)]
         else:  # An attempt of one step: nobody knows what was usual.
             usual = [0 if index in (part.DATA, part.LOOP) else ns for index, ns in enumerate(told)]
         kept = list(told)

@@ -84,3 +84,13 @@ def test_a_recording_is_counted_by_its_frames_and_a_gap_has_no_cause(tmp_path: P
     assert one.whole.wall_ns == 119 * NS_PER_S
     assert seconds(one)[Cause.PRODUCTIVE] == pytest.approx(20.0, abs=2.0)
     assert Cause.RESTART in seconds(one)
+
+
+def test_a_log_that_tells_its_data_and_no_passes_says_what_counts_as_productive(tmp_path: Path) -> None:
+    told_s = {"time_metrics/end_to_end(s)": 1.0, "time_metrics/data_loading(s)": 0.25}
+    rows = [{"t": 1.7e9 + 10 * at, "step": 10 * at, "loss": 2.0, **told_s} for at in range(1, 22)]
+    one = told(tmp_path / "a.jsonl", *rows)
+    assert seconds(one)[Cause.PRODUCTIVE] == pytest.approx(150.0)
+    assert seconds(one)[Cause.DATA] == pytest.approx(50.0)
+    (missing,) = one.missing
+    assert "passes" in missing

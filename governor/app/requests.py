@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import structlog
+
 from governor import __version__
 from governor.app import budget_requests, look_requests, mark_requests
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
@@ -30,13 +32,23 @@ NODE_IS_NOT_HALTED: Final = (
 
 Answer = dict[str, Any]
 
+log = structlog.get_logger("costgov")
+
 
 def answer(daemon: Daemon, request: ControlRequest) -> Answer | None:
     """Answer one request. None: the answer comes later. Never raises for what a client may send."""
     handler = _COMMANDS.get(str(request.body.get("cmd")))
     if handler is None:
         return _no("bad_request", f"unknown command; known: {', '.join(sorted(_COMMANDS))}")
-    return handler(daemon, request)
+    try:
+        return handler(daemon, request)
+    except Exception as error:
+        if request.body.get("cmd") not in _VIEWS:  # What it has changed is known to the journal alone.
+            raise
+        log.exception("view_failed", cmd=request.body.get("cmd"))
+        return _no(
+            "internal_error", f"the governor cannot tell it, by a fault of its own ({error!r:.100}); see its log"
+        )
 
 
 def _yes(data: Any) -> Answer:
@@ -216,6 +228,8 @@ def _budget(act: Callable[[Daemon, ControlRequest, budget_requests.MayControl], 
     return handle
 
 
+# They change nothing: a fault in one costs its answer, not the governor.
+_VIEWS: Final = frozenset({"ping", "status", "incidents", "halt_marks"})
 _COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]] = {
     "ping": _ping,
     "status": _status,

@@ -17,7 +17,7 @@ import click
 from governor.cli.common import ExitCode, Failed, settings_from, sockets
 from governor.cli.cost.charges import journals_in
 from governor.core.attribution.account import TimeAccount
-from governor.core.attribution.rows import time_row, whole_of
+from governor.core.attribution.rows import told_time
 from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED
@@ -181,7 +181,7 @@ def _told(row: Mapping[str, Any], unread: list[str]) -> Mapping[str, Any]:
         unread.append(f"what its tokens cost cannot be read from its journal ({plain(error)[:100]})")
     try:
         if row.get("time") is not None:
-            told["time"] = time_row(whole_of(TimeAccount.restored(row["time"], same_boot=False)))
+            told["time"] = told_time(TimeAccount.restored(row["time"], same_boot=False))
     except _NOT_OURS as error:
         unread.append(f"the account of its time cannot be read from its journal ({plain(error)[:100]})")
     return told

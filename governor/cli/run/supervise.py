@@ -37,7 +37,7 @@ from governor.cli.run.relaunch import (
     without_lock,
 )
 from governor.cli.run.signal_answers import SignalAnswers, stops_node, wait_unwatched
-from governor.core.base.units import NS_PER_S
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.events.ends import RunEnd
@@ -339,7 +339,7 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     logs = {stream.run for stream in governor.settings.jsonl}
     if outcome.stages and not outcome.is_unfinished:
         others = [t for t in runs if t.run.run in logs and t.incident is None and t.run.step is not None]
-        return [closing_line(run_status(managed, at), "its log was followed until the halt") for managed in others]
+        return [_closing_line(managed, at, "its log was followed until the halt") for managed in others]
     code = _exit_code(command, outcome)
     if code == ExitCode.NEEDS_HUMAN and command.exit_code != code:
         ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
@@ -351,13 +351,21 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     beside = [t for t in watched(governor.node) if t not in ours and t.run.step is not None]
     followed = [t for t in beside if t.run.run in logs or t.was_announced]
     lines = unjudged + [
-        closing_line(run_status(t, at), "was watched beside the command" if t.was_announced else "its log was followed")
+        _closing_line(t, at, "was watched beside the command" if t.was_announced else "its log was followed")
         for t in followed
     ]
     if ours:
         told = {t.run.run: _with_cause(t, code, "was halted" if _was_outlived(t, outcome) else ended) for t in ours}
-        return [*lines, *(closing_line(run_status(managed, at), told[managed.run.run]) for managed in ours)]
+        return [*lines, *(_closing_line(managed, at, told[managed.run.run]) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
+
+
+def _closing_line(managed: ManagedRun, at: MonoNs, ended: str) -> str:
+    """A fault in a sentence must not become the command's exit code."""
+    try:
+        return closing_line(run_status(managed, at), ended)
+    except Exception as error:  # noqa: BLE001 - the guard around what is said last.
+        return f"{managed.run.run}: {ended}; its figures cannot be told, by a fault of costgov's own ({error!r:.100})"
 
 
 def _was_outlived(managed: ManagedRun, outcome: Outcome) -> bool:

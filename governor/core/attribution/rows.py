@@ -151,6 +151,20 @@ def whole_of(account: TimeAccount, at: MonoNs | None = None) -> Whole:
     return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader, seen)
 
 
+def told_time(account: TimeAccount, at: MonoNs | None = None) -> dict[str, Any]:
+    """The row of an account. One that cannot be told has no cause but a word why: other runs have theirs."""
+    try:
+        return time_row(whole_of(account, at))
+    except Exception as error:  # noqa: BLE001 - the guard around one run's account.
+        parts = (*account.by_cause.values(), account.between, Amount(account.pool_ns, account.pool_usd_micros))
+        untold = Amount(sum(one.ns for one in parts), sum(one.usd_micros for one in parts))
+        return time_row(Whole({Cause.UNKNOWN: untold}, account.steps, {}, evidence={Cause.UNKNOWN: _fault(error)}))
+
+
+def _fault(error: Exception) -> str:
+    return f"it cannot be told, by a fault of costgov's own ({type(error).__name__})"
+
+
 def time_row(whole: Whole) -> dict[str, Any]:
     """Plain JSON. `productive_s` and the causes add up to `wall_s`, their dollars to `usd`; the largest cause first."""
     hours = whole.wall_ns / NS_PER_HOUR
@@ -183,8 +197,7 @@ def _said_of(whole: Whole, cause: Cause) -> dict[str, Any]:
     try:
         return _words(whole, cause)
     except Exception as error:  # noqa: BLE001 - the guard around words.
-        fault = f"what is known of it cannot be told, by a fault of costgov's own ({type(error).__name__})"
-        return {"confidence": "low", "kind": None, "evidence": fault, "next_step": None}
+        return {"confidence": "low", "kind": None, "evidence": _fault(error), "next_step": None}
 
 
 def how_sure(cause: Cause, *, is_weak: bool) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.attribution.rows import time_row, whole_of
+from governor.core.attribution.rows import told_time
 from governor.core.base.model_speed import ModelSpeed, model_speed
 from governor.core.base.policy import COMMAND_LINE
 from governor.core.base.save_interval import advice, mtbf_s
@@ -220,7 +220,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "command_ceiling": _command_ceiling(run),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         **wasted_usd(managed.history.split.wasted_usd_micros()),
-        "time": time_row(whole_of(managed.history.time, at)),
+        "time": told_time(managed.history.time, at),
         **_outlook(managed, at),
         "saves": _saves(managed),
         "world_size": run.world_size,

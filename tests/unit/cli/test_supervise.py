@@ -221,6 +221,19 @@ def test_a_followed_log_closes_with_what_it_showed_and_the_command_with_its_end(
     assert command == ended
 
 
+def test_a_fault_in_a_closing_line_costs_its_figures(beside: Beside) -> None:
+    """It is of one run, and no fault of the command's."""
+    beside.command.poll()
+    play(beside.node, StreamOpened(at(0), "log", 1000), a_step(200, run="log", connection=None))
+    no_money: Any = None
+    beside.node.runs["log"].run.spend_usd_micros = no_money
+    log, command = closing_lines(beside.governor, beside.command, Outcome("run-1"))
+    assert log.startswith(
+        "log: its log was followed; its figures cannot be told, by a fault of costgov's own (TypeError"
+    )
+    assert command == f"run-1: ended with exit code {beside.command.exit_code}"
+
+
 def test_after_a_halt_the_logs_that_it_is_not_of_close_with_what_they_showed(beside: Beside) -> None:
     play(beside.node, StreamOpened(at(0), "log", 1000), StreamOpened(at(0), "halted", 1000))
     play(beside.node, a_step(200, run="log", connection=None), OperatorHalt(at(1), "halted", "enough", 0))

@@ -28,7 +28,7 @@ class Log:
         self.account.tick(now, BootNs(now), BootNs(0), 0, holds=True, is_unbroken=True)
         return now
 
-    def line(self, at: float, step_s: float | None = None, *, steps: int = 1, **parts: float) -> None:
+    def line(self, at: float, step_s: float | None = None, *, steps: int = 1, **parts: Any) -> None:
         now, self.number = self.tick(at), self.number + steps
         self.account.step(0, Step(now, None, "log", 0, self.number, step_s=step_s, **parts), now)
 

@@ -10,7 +10,7 @@ import pytest
 from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.attribution.causes import LOST, Cause
 from governor.core.attribution.parts import BACKWARD, DATA, FORWARD, PARTS, RankSums
-from governor.core.attribution.rows import ADVICE, WEAKER, Whole, time_row, whole_of
+from governor.core.attribution.rows import ADVICE, WEAKER, Whole, time_row, told_time, whole_of
 from governor.core.attribution.split import split
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -120,3 +120,12 @@ def test_a_fault_in_the_words_of_a_cause_costs_those_words() -> None:
     (hang,) = row["causes"]
     assert (row["wall_s"], hang["s"], hang["confidence"], hang["next_step"]) == (2.0, 1.0, "low", None)
     assert "KeyError" in hang["evidence"]
+
+
+def test_an_account_that_cannot_be_told_says_so_and_has_its_sums() -> None:
+    broken: Any = None
+    account = TimeAccount({Cause.DATA: Amount(2 * NS_PER_S, 5)}, pool_ns=NS_PER_S, pool_usd_micros=2, hardware=broken)
+    row = told_time(account, MonoNs(1))
+    (unknown,) = row["causes"]
+    assert (row["wall_s"], row["usd"], unknown["cause"], unknown["s"]) == (3.0, 7e-6, "unknown", 3.0)
+    assert "fault of costgov's own (AttributeError)" in unknown["evidence"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.rows import time_row, whole_of
+from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
 
@@ -18,8 +19,8 @@ from governor.core.events.inputs import Step
 class Log:
     """An account that lines at these seconds feed, as a replay feeds it."""
 
-    def __init__(self) -> None:
-        self.account, self.number = TimeAccount(), 0
+    def __init__(self, connection: ConnectionId | None = None) -> None:
+        self.account, self.number, self.connection = TimeAccount(), 0, connection
         self.account.rank_begins(0, MonoNs(0))
         self.tick(0)
 
@@ -30,7 +31,7 @@ class Log:
 
     def line(self, at: float, step_s: float | None = None, *, steps: int = 1, **parts: Any) -> None:
         now, self.number = self.tick(at), self.number + steps
-        self.account.step(0, Step(now, None, "log", 0, self.number, step_s=step_s, **parts), now)
+        self.account.step(0, Step(now, self.connection, "log", 0, self.number, step_s=step_s, **parts), now)
 
     def phase(self, at: float, name: str) -> None:
         self.account.phase(0, self.tick(at), name)
@@ -181,11 +182,13 @@ LINES = st.lists(st.tuples(st.floats(0, 300), st.integers(-20, 200), TOLD), max_
 PHASES = st.sampled_from(["init", "train", "eval", "checkpoint", "idle", "finish", "compile", "agree", "none such"])
 
 
+@pytest.mark.parametrize("connection", [None, ConnectionId(1)])
 @given(LINES, st.lists(st.tuples(st.integers(0, 40), PHASES), max_size=20), st.sets(st.integers(0, 40), max_size=3))
-def test_the_time_of_any_log_can_be_told_and_adds_up(
-    lines: list[tuple[float, int, Any]], phases: list[tuple[int, str]], attempts: set[int]
-) -> None:
-    log, at = Log(), 0.0
+def test_the_time_of_any_log_and_of_any_rank_can_be_told_and_adds_up(
+    connection: ConnectionId | None, lines: list[tuple[float, int, Any]], phases: list[tuple[int, str]],
+    attempts: set[int],
+) -> None:  # fmt: skip
+    log, at = Log(connection), 0.0
     for place, (later, steps, told) in enumerate(lines):
         at += later
         log.line(at, told.pop("step_s", None), steps=max(steps, -log.number), **told)
@@ -195,6 +198,8 @@ def test_the_time_of_any_log_can_be_told_and_adds_up(
                 at += later / 2
         if place in attempts:
             now = log.tick(at)
+            if place % 2:
+                log.account.halt_begins(now, is_hang=place % 4 == 1)
             log.account.attempt_begins(now)
             log.account.rank_begins(0, now)
         row = time_row(whole_of(log.account, log.tick(at)))

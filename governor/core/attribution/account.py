@@ -80,15 +80,18 @@ class TimeAccount:
     # --- time and money ----------------------------------------------------------------------------------------
 
     def tick(
-        self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool, is_unbroken: bool = False
+        self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool, is_unbroken: bool = False,
+        is_untold: bool = False,
     ) -> None:  # fmt: skip
         """Count what has passed since the last call. `holds`: the run held the node meanwhile; `since`: from then.
 
         `is_unbroken`: nothing was missed since the last call, however long ago, as in a log that is read back.
+        `is_untold`: all since then was the run's, and nobody has spoken for it.
         """
         self.counted_at = at
-        if self.is_fresh:
-            self._begin(at, boot, since, spent_usd_micros, holds=holds)
+        if self.is_fresh or is_untold:
+            self._begin(at, boot, since, spent_usd_micros, holds=holds or is_untold)
+            self._holds = holds
             return
         paid = spent_usd_micros - self.spent_usd_micros
         passed_ns = self._held_ns(boot, holds=holds)
@@ -109,15 +112,14 @@ class TimeAccount:
             self._put(Cause.START_UP, passed_ns, paid)
 
     def _begin(self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool) -> None:
-        """The first count: up to the first hello the run was launched."""
+        """The first count, or the only one of a launch: up to the first hello the run was launched."""
+        paid, self._let_go_ns = spent_usd_micros - self.spent_usd_micros, 0
         self.is_fresh, self.boot_to, self.spent_usd_micros = False, boot, spent_usd_micros
-        self._holds = holds
         passed_ns = max(0, boot - since) if holds else 0
         known_ns = min(passed_ns, max((at - line.told_to for line in self._ranks.values()), default=0))
-        known_usd = spent_usd_micros * known_ns // passed_ns if passed_ns else 0
-        self.pool_ns += known_ns
-        self.pool_usd_micros += known_usd
-        self._put(Cause.START_UP, passed_ns - known_ns, spent_usd_micros - known_usd)
+        known_usd = paid * known_ns // passed_ns if passed_ns else 0
+        self.pool_ns, self.pool_usd_micros = self.pool_ns + known_ns, self.pool_usd_micros + known_usd
+        self._put(Cause.START_UP, passed_ns - known_ns, paid - known_usd)
 
     def _held_ns(self, boot: BootNs, *, holds: bool) -> int:
         """What has passed since the last call and was the run's: it held the node until it let go."""

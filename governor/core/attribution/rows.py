@@ -99,6 +99,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
 # Of a pipeline: its stages may have unlike shares of the model.
 _SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on another node; else look at that rank's GPU"
 
+SILENT: Final = "no rank and no log has spoken"
 WEAK_FRAC: Final = 0.1
 _BY_LINES: Final = "up to: by the distance of the log's lines"
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
@@ -143,18 +144,25 @@ class Whole:
         return self.productive.ns / self.wall_ns if self.wall_ns else None
 
 
-def whole_of(account: TimeAccount, at: MonoNs | None = None) -> Whole:
-    """`at`: now, of a run that lives; None of one whose account is read from the journal."""
+def whole_of(account: TimeAccount, at: MonoNs | None = None, untold: Amount | None = None) -> Whole:
+    """`at`: now, of a run that lives; None of one whose account is read from the journal.
+
+    `untold`: of a command for which nobody speaks yet. The account has it once somebody does, or the command is over.
+    """
     weak = frozenset(cause for cause, ns in account.weak_ns.items() if ns > WEAK_FRAC * account.told_ns.get(cause, 0))
     by_cause, loader = account.now(at or MonoNs(0)), loader_of(account.loader.kept)
     seen = dict(account.hardware.evidence)
+    if untold is not None and (untold.ns or untold.usd_micros):
+        by_cause.setdefault(Cause.UNKNOWN, Amount()).add(untold.ns, untold.usd_micros)
+    if not account.has_begun and Cause.UNKNOWN in by_cause:
+        seen[Cause.UNKNOWN] = SILENT
     return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader, seen)
 
 
-def told_time(account: TimeAccount, at: MonoNs | None = None) -> dict[str, Any]:
-    """The row of an account. One that cannot be told has no cause but a word why: other runs have theirs."""
+def told_time(account: TimeAccount, at: MonoNs | None = None, untold: Amount | None = None) -> dict[str, Any]:
+    """The row of an account, as `whole_of` has it. One that cannot be told has no cause but a word why: other runs have theirs."""
     try:
-        return time_row(whole_of(account, at))
+        return time_row(whole_of(account, at, untold))
     except Exception as error:  # noqa: BLE001 - the guard around one run's account.
         parts = (*account.by_cause.values(), account.between, Amount(account.pool_ns, account.pool_usd_micros))
         untold = Amount(sum(one.ns for one in parts), sum(one.usd_micros for one in parts))

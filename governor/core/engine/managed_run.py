@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.account import Amount, TimeAccount
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs
@@ -50,6 +50,7 @@ class RunHistory(Bought):
     paid_from: BootNs = BootNs(0)
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
     time: TimeAccount = field(default_factory=TimeAccount)  # What its time went to, and that money.
+    untold: Amount = field(default_factory=Amount)  # Of a command for which nobody speaks yet, while the run stands in.
     command: str | None = None  # The launched command whose time it has taken over last.
     one_offs: OneOffs = field(default_factory=OneOffs)
     is_given_back: bool = False  # What it was charged once is another's, with the windows of then.

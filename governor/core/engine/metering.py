@@ -12,7 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, make_past, payer_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent.marks import note_money, take_waiting
-from governor.core.engine.spent.time import count_time, on_verdict
+from governor.core.engine.spent.time import count_silence, count_time, on_verdict
 from governor.core.events.effects import Effect
 from governor.core.events.inputs import Tick
 from governor.core.money.charges import UNALLOCATED
@@ -95,10 +95,11 @@ def last_rate(node: Node, managed: ManagedRun) -> UsdMicros | None:
 def count_split(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:
     """Count what the run's spend has bought since the last count. The ledger has charged all time until now.
 
-    A command for which no run has ever reported is not counted: nobody knows what it does.
+    Of a command for which no run has ever reported the time alone is counted: nobody knows what it does.
     """
     run, split, meter, incident = managed.run, managed.history.split, managed.history.meter, managed.incident
     if not split.has_begun and run.last_frame_at is None:
+        count_silence(node, managed, holders)
         return
     offset_ns, charged_to = node.boot_offset_ns, node.ledger.charged_to
     halting = incident if incident is not None and not incident.is_closed else None

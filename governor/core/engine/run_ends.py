@@ -19,6 +19,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, count_split, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent.time import count_untold
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, Failure, OomKillsSeen, RunEnd
 from governor.core.events.inputs import ProcessesSeen, TrainerExited
@@ -87,12 +88,15 @@ def _end(node: Node, managed: ManagedRun, event: TrainerExited) -> list[Effect]:
     if managed.is_unattached and node.boot_offset_ns is None and not is_gap_its:
         return []  # The command was over before the first tick, which charges it. Its end is seen again after that.
     charge_until(node, event.at)
-    if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.
+    was_unattached = managed.is_unattached
+    if was_unattached:  # No run ever reported for the command: the stand-in pays.
         hand_over(node, managed, event.at)
         launched_command.over(node, managed)
     managed.run.move(LifeFact.GONE, event.at)
     if (heir := next_payer(node, managed)) is not None:
         hand_over(node, heir, event.at, begins=True)
+    if was_unattached and not managed.history.split.has_begun and managed.run.last_frame_at is None:
+        count_untold(node, managed)
     count_split(node, managed)
     note_shares(node, event.at)
     finished = limit.on_ended(node, managed, event.at)

@@ -220,7 +220,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "command_ceiling": _command_ceiling(run),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         **wasted_usd(managed.history.split.wasted_usd_micros()),
-        "time": told_time(managed.history.time, at),
+        "time": told_time(managed.history.time, at, managed.history.untold),
         **_outlook(managed, at),
         "saves": _saves(managed),
         "world_size": run.world_size,

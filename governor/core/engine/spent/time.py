@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from governor.core.attribution.account import Amount
 from governor.core.base.units import BootNs, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
@@ -31,6 +32,32 @@ def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | Non
     account.tick(at, boot, BootNs(since), node.ledger.spend(managed.run.run), holds=holds)
     if not managed.run.alive:
         account.over(at, ended_well=managed.run.ended_well)
+    _show_untold(node, managed)
+
+
+def count_silence(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:
+    """Count time of a run for which nobody has spoken. While it stands in for its command, that is not its own yet."""
+    if not managed.history.time.is_fresh or (managed.run.alive and not managed.is_unattached):
+        count_time(node, managed, holders)
+    _show_untold(node, managed)
+
+
+def _show_untold(node: Node, managed: ManagedRun) -> None:
+    """What a stand-in waits for: its views show it, and its account has it once somebody speaks, or it is over."""
+    untold = Amount()
+    if managed.is_unattached:
+        lasted_ns = max(0, node.ledger.charged_to - node.account.since)
+        untold = Amount(lasted_ns, node.ledger.book.unclaimed_usd_micros())
+    managed.history.untold = untold
+
+
+def count_untold(node: Node, managed: ManagedRun) -> None:
+    """Count a launch that is over, and of which no rank and no log has spoken. It pays for all of that."""
+    boot, account = node.ledger.charged_to, managed.history.time
+    if node.boot_offset_ns is None:
+        return
+    at, since = MonoNs(boot - node.boot_offset_ns), BootNs(min(managed.history.paid_from, boot))
+    account.tick(at, boot, since, node.ledger.spend(managed.run.run), holds=False, is_untold=True)
 
 
 def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool, had_ended_well: bool) -> None:

@@ -43,7 +43,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "give all ranks as much to compute: batches of one size and length, experts and layers spread evenly",
     ),
     Cause.COMMUNICATION: Advice(
-        "medium", "the time in collectives beyond the wait for a late rank",
+        "medium", "what is left of the time in collectives without the wait for a late rank",
         "overlap it with the backward pass, use larger buckets or a lower ZeRO stage; check the interconnect",
     ),
     Cause.BUBBLE: Advice(
@@ -160,7 +160,7 @@ def whole_of(account: TimeAccount, at: MonoNs | None = None, untold: Amount | No
 
 
 def told_time(account: TimeAccount, at: MonoNs | None = None, untold: Amount | None = None) -> dict[str, Any]:
-    """The row of an account, as `whole_of` has it. One that cannot be told has no cause but a word why: other runs have theirs."""
+    """As `whole_of`, in a row. An account that cannot be told has no cause but a word why: other runs have theirs."""
     try:
         return time_row(whole_of(account, at, untold))
     except Exception as error:  # noqa: BLE001 - the guard around one run's account.

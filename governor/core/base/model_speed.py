@@ -44,7 +44,7 @@ class ModelSpeed(NamedTuple):
     mfu_absent: str | None = None
 
 
-def model_speed(tokens_per_s: float | None, parameters: int | None, gpus: int | None, peak: Peak | str) -> ModelSpeed:
+def model_speed(tokens_per_s: float | None, parameters: int | None, gpus: float | None, peak: Peak | str) -> ModelSpeed:
     """`tokens_per_s`: of the whole run. `gpus`: of all its ranks; None: no rank has one. `peak`, a text: why none."""
     flops = FLOPS_PER_PARAMETER * parameters * tokens_per_s if parameters and tokens_per_s is not None else None
     per_gpu = tokens_per_s / gpus if tokens_per_s is not None and gpus else None

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from governor.core.attribution.causes import Cause
 from governor.reports.causes import words
 from governor.reports.run.document import interval_row
 from governor.reports.run.facts import RunFacts
@@ -21,6 +22,8 @@ from governor.text.table import Head
 
 SCHEMA: Final = "costgov.compare/1"
 SHARE_MIN: Final = 0.05  # Healthy runs of the same kind differ by 2 to 5 % of their time (measured on busy cores).
+PRICE_MAX: Final = 0.02  # The price of its mean hour, off the one of its last hour.
+STEP_MIN: Final = 0.01  # Of a step: less is no difference that matters, however sure.
 EVENTS_MIN: Final = 5  # Fewer in both runs together say nothing.
 _Z: Final = 2.0
 _RARE_FRAC: Final = 0.5
@@ -29,7 +32,8 @@ _LOSS_OF: Final = 0.1  # The loss at the same step: of so much of the steps befo
 SAME: Final = "no difference beyond noise"
 UNSURE: Final = "too few windows to tell"
 UNTOLD: Final = "unknown"
-CAUSES: Final = "Causes, of all time"
+CAUSES: Final = "Causes, of the time in steps"
+OUTSIDE: Final = "Time outside of steps"
 _OF_CAUSES: Final = f"Shares that differ by less than {100 * SHARE_MIN:.0f} points are not told apart."
 NOISE: Final = (
     "noise is what each run shows from window to window; what two launches of the same thing differ by (another node, "
@@ -37,6 +41,15 @@ NOISE: Final = (
 )
 ALONE: Final = "one figure: noise unknown"
 APART: Final = "not told apart"
+SMALL: Final = f"less than {100 * STEP_MIN:.0f} % of a step"
+# Of the time in steps, which grows with them. What comes once a launch is a figure of its own, in seconds.
+_IN_STEPS: Final = frozenset(
+    cause.value
+    for cause in (
+        Cause.PRODUCTIVE, Cause.DATA, Cause.LOOP, Cause.STRAGGLER, Cause.COMMUNICATION, Cause.BUBBLE, Cause.OFFLOAD,
+        Cause.RECOMPUTE, Cause.CHECKPOINT, Cause.EVALUATION, Cause.THROTTLING, Cause.OTHER_TENANTS,
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +124,21 @@ def _prices(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
 def _steady_price(facts: RunFacts) -> Interval | None:
     speed = facts.series.windows.tokens_per_s() if facts.series is not None else None
     rate = facts.node_usd_per_hour
-    if speed is None or not rate or not speed.middle:
+    if speed is None or not rate or not speed.middle or not _is_priced_evenly(facts, rate):
         return None
     per = rate / 3600 * 1e6
     if speed.low is None or speed.high is None or not speed.low:
         return Interval(per / speed.middle, None, None, speed.windows)
     return Interval(per / speed.middle, per / speed.high, per / speed.low, speed.windows)
+
+
+def _is_priced_evenly(facts: RunFacts, rate: float) -> bool:
+    """Whether all that it held the node cost what an hour costs now. Else no price stands for all of its windows."""
+    time = facts.told.get("time")
+    if not time or not time["wall_s"]:
+        return False
+    priced_s = time["wall_s"] - (facts.told.get("unpriced_s") or 0.0)
+    return bool(priced_s > 0 and abs(time["usd"] / priced_s * 3600 / rate - 1) <= PRICE_MAX)
 
 
 def _paces(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
@@ -137,7 +159,8 @@ def _parts(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
         if _is_rare(a.part_s(name), means[0]) or _is_rare(b.part_s(name), means[1]):
             yield _single("Step parts", f"{name}, mean", "s", *means)
         elif name in a.told | b.told:
-            yield _judged("Step parts", name, "s", a.part_s(name), b.part_s(name), is_less_better=True)
+            least = STEP_MIN * max(one.seconds_per_step() for one in (a, b))
+            yield _judged("Step parts", name, "s", a.part_s(name), b.part_s(name), is_less_better=True, least=least)
 
 
 def _is_rare(median: Interval | None, mean: float | None) -> bool:
@@ -146,25 +169,31 @@ def _is_rare(median: Interval | None, mean: float | None) -> bool:
 
 
 def _causes(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
-    """Shares of all time. A run's account has one figure a cause, so a small difference is not told apart."""
-    a, b = (_shares(one) for one in (before, after))
+    """Of the time in steps: a run's account has one figure a cause, so a small difference is not told apart.
+
+    Shares of all time would tell a long run from a short one. What is in no step is seconds, and no regression.
+    """
+    a, b = (_seconds(one) for one in (before, after))
     if a is None or b is None:
         return
+    whole = [sum(s for cause, s in one.items() if cause in _IN_STEPS) for one in (a, b)]
     for cause in sorted(a.keys() | b.keys(), key=lambda one: -max(a.get(one, 0.0), b.get(one, 0.0))):
         was, now = a.get(cause, 0.0), b.get(cause, 0.0)
-        is_good = cause == "productive"
-        verdict = APART
-        if abs(now - was) >= SHARE_MIN:
-            verdict = "better" if (now > was) is is_good else "worse"
-        yield Figure(CAUSES, words(cause), "share", _one(was), _one(now), verdict, now - was)
+        if cause not in _IN_STEPS:
+            yield _single(OUTSIDE, words(cause), "s", was, now)
+        elif all(whole):
+            was, now = was / whole[0], now / whole[1]
+            verdict = APART
+            if abs(now - was) >= SHARE_MIN:
+                verdict = "better" if (now > was) is (cause == "productive") else "worse"
+            yield Figure(CAUSES, words(cause), "share", _one(was), _one(now), verdict, now - was)
 
 
-def _shares(facts: RunFacts) -> dict[str, float] | None:
+def _seconds(facts: RunFacts) -> dict[str, float] | None:
     time = facts.told.get("time")
     if not time or not time["wall_s"]:
         return None
-    found = {str(one["cause"]): float(one["share"]) for one in time["causes"]}
-    return {"productive": float(time["goodput"]), **found}
+    return {"productive": float(time["productive_s"]), **{str(one["cause"]): float(one["s"]) for one in time["causes"]}}
 
 
 def _stability(before: RunFacts, after: RunFacts) -> Iterator[Figure]:
@@ -196,6 +225,8 @@ def _unseen(before: RunFacts, after: RunFacts) -> Iterator[str]:
     for one in (before, after):
         if one.ended is None:
             yield f"{one.run} goes on: its figures are as of now"
+        if one.node_usd_per_hour and not _is_priced_evenly(one, one.node_usd_per_hour):
+            yield f"{one.run} had more than one price: no steady price stands for all of it"
         if one.series is None:
             yield f"{one.run} has no recording: its speed, its step parts and its stability are unknown"
         yield from (f"{one.run}: {line}" for line in one.unread)
@@ -208,9 +239,10 @@ def _unseen(before: RunFacts, after: RunFacts) -> Iterator[str]:
 
 
 def _judged(
-    section: str, name: str, unit: str, before: Interval | None, after: Interval | None, *, is_less_better: bool | None
+    section: str, name: str, unit: str, before: Interval | None, after: Interval | None, *,
+    is_less_better: bool | None, least: float | None = None,
 ) -> Figure:  # fmt: skip
-    """By the two intervals."""
+    """By the two intervals. `least`: a smaller difference does not matter; None: STEP_MIN of the figure itself."""
     if before is None or after is None:
         return Figure(section, name, unit, before, after, UNTOLD)
     change = after.middle / before.middle - 1 if before.middle else None
@@ -218,7 +250,9 @@ def _judged(
         return Figure(section, name, unit, before, after, UNSURE, change)
     is_less, is_more = after.high < before.low, after.low > before.high
     verdict = SAME
-    if is_less or is_more:
+    if (is_less or is_more) and abs(after.middle - before.middle) < (least or STEP_MIN * abs(before.middle)):
+        verdict = SMALL
+    elif is_less or is_more:
         verdict = ("lower" if is_less else "higher") if is_less_better is None else (
             "better" if is_less is is_less_better else "worse"
         )  # fmt: skip

@@ -67,14 +67,10 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
     numbers, series = None, facts.series
     part = _PART_OF.get(str(cause["cause"]))
     if series is not None and part is not None and part in series.windows.told:
-        whole = sum(one.seconds for one in series.windows.kept)
-        steps = sum(one.steps for one in series.windows.kept)
-        mine = series.windows.part_total_s(part)
-        if whole > 0 and steps:
-            numbers = f"{length(mine / steps)} of a step of {length(whole / steps)} on rank {series.lead}"
+        numbers = _of_a_step(series, part)
         if part == "checkpoint" and series.saves:
             saves = "1 save" if series.saves == 1 else f"{series.saves:,} saves"
-            numbers = f"{saves} of {length(series.save_s / series.saves)} on rank {series.lead}"
+            numbers = f"{saves} within steps, of {length(series.save_s / series.saves)} on rank {series.lead}"
     elif cause["cause"] == "lost_steps" and facts.told.get("tokens_wasted"):
         numbers = f"{facts.told['tokens_wasted']:,} tokens were trained again"
     elif cause["cause"] in ("halt", "hang") and facts.halts:
@@ -82,6 +78,26 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
     elif cause["cause"] == "restart" and series is not None:
         numbers = f"{series.attempts} attempts"
     return str(cause["evidence"]) if numbers is None else f"{cause['evidence']}: {numbers}"
+
+
+def _of_a_step(series: RunSeries, part: str) -> str | None:
+    """Of the rank that waits longest for its data; of what all ranks wait for together, of the lead."""
+    whole = sum(one.seconds for one in series.windows.kept)
+    steps = sum(one.steps for one in series.windows.kept)
+    if whole <= 0 or not steps:
+        return None
+    rank, mine, all_s = series.lead, series.windows.part_total_s(part) / steps, whole / steps
+    starved = max(
+        ((number, sums) for number, sums in series.ranks.items() if sums.account.steps and sums.seconds),
+        key=lambda one: one[1].data_s / one[1].account.steps, default=None,
+    )  # fmt: skip
+    if part == "data" and starved is not None:
+        rank, sums = starved
+        mine, all_s = sums.data_s / sums.account.steps, sums.seconds / sums.account.steps
+    told = f"{length(mine)} of a step of {length(all_s)} on rank {rank}"
+    if part == "communication":
+        return f"in collectives, the wait for a late rank with it, {told}"
+    return told
 
 
 def _throughput(facts: RunFacts) -> dict[str, Any]:

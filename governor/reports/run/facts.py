@@ -37,7 +37,7 @@ def speed_of(facts: RunFacts) -> ModelSpeed:
     peak = facts.peak or (f"{NO_NAME}; name it with --gpu" if named == NO_NAME else named)
     if facts.peak is None and series.has_slices:
         peak = SLICED
-    return model_speed(series.tokens_per_s, series.parameters, series.world_size if series.has_gpus else None, peak)
+    return model_speed(series.tokens_per_s, series.parameters, series.ranks_usual if series.has_gpus else None, peak)
 
 
 def peak_used(facts: RunFacts) -> Peak | None:

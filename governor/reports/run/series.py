@@ -89,7 +89,9 @@ class RunSeries:
     saves: int = 0
     save_s: float = 0.0
     tokens: int = 0
-    step_s: float = 0.0  # Of the steps with tokens.
+    paced_tokens: int = 0  # Without the first step of each attempt: what that took is no pace.
+    step_s: float = 0.0  # Of the steps with these.
+    gpu_s: float = 0.0  # The same, times the ranks of each one's attempt.
     last_step: int | None = None
     hello: Hello | None = None
     world_size: int | None = None
@@ -145,7 +147,12 @@ class RunSeries:
     @property
     def tokens_per_s(self) -> float | None:
         """While it steps: over the time of the steps whose tokens are known."""
-        return self.tokens / self.step_s if self.tokens and self.step_s > 0 else None
+        return self.paced_tokens / self.step_s if self.paced_tokens and self.step_s > 0 else None
+
+    @property
+    def ranks_usual(self) -> float | None:
+        """While it stepped: of an elastic run, the mean over the time of its steps."""
+        return self.gpu_s / self.step_s if self.gpu_s and self.step_s > 0 else self.world_size
 
     def _hello(self, hello: Hello) -> None:
         if hello.attempt != self._attempt:
@@ -192,7 +199,10 @@ class RunSeries:
         self.step_times.add(step.step_s)
         if tokens is not None and step.step_s > 0:
             self.tokens += tokens
-            self.step_s += step.step_s
+            if not is_first:
+                self.paced_tokens += tokens
+                self.step_s += step.step_s
+                self.gpu_s += step.step_s * (self.world_size or 0)
             self._draw("tokens per second", at_s, tokens / step.step_s)
         if not is_first:
             self.windows.add(_figures(step, step.step_s, tokens))

@@ -84,8 +84,8 @@ class Spread:
         self._buckets[place] = self._buckets.get(place, 0) + 1
 
     def quantile(self, share: float) -> float:
-        """To 1 %. There is a value."""
-        wanted, seen = share * (self.count - 1), 0
+        """The nearest rank, to 1 %: of fewer than 100 values the 99th percentile is the largest. There is a value."""
+        wanted, seen = math.ceil(share * self.count - 1e-9) - 1, 0
         for place in sorted(self._buckets):
             seen += self._buckets[place]
             if seen > wanted:

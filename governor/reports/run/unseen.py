@@ -70,6 +70,8 @@ def _of_recording(series: RunSeries) -> Iterator[str]:
         yield f"no frame has {_listed(missing)}"
     if series.world_size is not None and len(series.ranks) < min(series.world_size, 64):
         yield f"of {series.world_size} ranks {len(series.ranks)} told of steps here"
+    if series.gpu_s and series.world_size and abs(series.gpu_s / series.step_s / series.world_size - 1) > 1e-9:
+        yield f"its world size changed: a GPU's figures are of {series.ranks_usual:.3g} ranks, the mean of its steps"
     if series.marks_left_out:
         yield f"{series.marks_left_out:,} more saves and evaluations are not on the time line"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import Final, NamedTuple
 
 from governor.core.attribution.parts import RankSums, cut, whole_ns
@@ -15,6 +16,7 @@ from governor.core.events import step_parts
 WINDOWS_MAX: Final = 128
 # The interval of a median needs the order statistics on both sides of it.
 INTERVAL_MIN: Final = 8
+WORTH_MIN: Final = 4  # Independent values.
 _Z: Final = 1.96  # 95 %.
 
 PARTS: Final = tuple(step_parts.PARTS)
@@ -118,6 +120,10 @@ class Windows:
     def step_s(self) -> Interval | None:
         return interval([one.seconds / one.steps for one in self.whole])
 
+    def seconds_per_step(self) -> float:
+        steps = sum(one.steps for one in self.kept)
+        return sum(one.seconds for one in self.kept) / steps if steps else 0.0
+
     def tokens_per_s(self) -> Interval | None:
         return interval([one.tokens / one.seconds for one in self.whole if one.tokens is not None and one.seconds > 0])
 
@@ -151,20 +157,63 @@ class Windows:
     def loss_between(self, first: int, last: int) -> Interval | None:
         """Of the windows that lie in these steps."""
         inside = [one for one in self.whole if one.losses[1] and first <= one.first_step and one.last_step <= last]
-        return interval([one.losses[0] / one.losses[1] for one in inside])
+        return interval([one.losses[0] / one.losses[1] for one in inside], has_trend=True)
 
 
-def interval(values: Sequence[float]) -> Interval | None:
-    """The median with its 95 % interval by order statistics, which assumes no distribution. None without a value."""
+def interval(values: Sequence[float], *, has_trend: bool = False) -> Interval | None:
+    """The median with its 95 % interval by order statistics, which assumes no distribution. None without a value.
+
+    `values`: in their order in time. What drifts from window to window tells less than as many independent ones: the
+    interval is as wide as of those that they are worth, and there is none where these are too few. `has_trend`: they
+    fall as they should, so that noise is their distance from a straight line.
+    """
     if not values:
         return None
     ordered, count = sorted(values), len(values)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     if count < INTERVAL_MIN:
         return Interval(middle, None, None, count)
-    reach = _Z * math.sqrt(count) / 2
+    worth = count / correlation_time(_off_line(values) if has_trend else values)
+    if has_trend:  # A curve without noise is off its line as well: then the interval is all of it.
+        worth = max(worth, WORTH_MIN)
+    if worth < WORTH_MIN:
+        return Interval(middle, None, None, count)
+    reach = _Z * count / math.sqrt(worth) / 2
     low, high = max(0, math.floor(count / 2 - reach)), min(count - 1, math.ceil(count / 2 + reach))
     return Interval(middle, ordered[low], ordered[high], count)
+
+
+def correlation_time(values: Sequence[float]) -> float:
+    """How many values in a row are worth one independent value: 1 and more.
+
+    By the sum of their autocorrelations in pairs, as long as these are positive and fall (Geyer's monotone sequence).
+    """
+    count = len(values)
+    mean = math.fsum(values) / count
+    off = [one - mean for one in values]
+    spread = math.fsum(one * one for one in off)
+    if spread <= 0 or not math.isfinite(spread):
+        return 1.0
+    total, last = 0.0, math.inf
+    for lag in range(0, count - 1, 2):
+        pair = sum(_lagged(off, each) for each in (lag, lag + 1)) / spread
+        if pair <= 0:
+            break
+        last = min(last, pair)
+        total += last
+    # A short series seems less correlated than it is, as its own mean is taken off.
+    return max(1.0, (2 * total - 1) * (1 + 2 * max(1.0, 2 * total - 1) / count))
+
+
+def _off_line(values: Sequence[float]) -> list[float]:
+    count = len(values)
+    middle, mean = (count - 1) / 2, math.fsum(values) / count
+    slope = math.fsum((at - middle) * value for at, value in enumerate(values)) * 12 / (count * (count * count - 1))
+    return [value - mean - slope * (at - middle) for at, value in enumerate(values)]
+
+
+def _lagged(off: Sequence[float], lag: int) -> float:
+    return math.fsum(map(mul, off, off[lag:]))
 
 
 def _note(sums: list[float], value: float | None) -> None:

@@ -147,3 +147,26 @@ def test_of_a_run_without_a_recording_nothing_is_claimed() -> None:
 
 def test_so_few_steps_are_not_told_apart() -> None:
     assert verdicts(run("a", steps=5), run("b", steps=5, length=4.0))["step"] == "too few windows to tell"
+
+
+def evidence_of(cause: str, facts: RunFacts) -> str:
+    return next(one["evidence"] for one in run_document(facts)["causes"] if one["cause"] == cause)
+
+
+def test_evidence_of_data_names_the_rank_that_starves() -> None:
+    facts = whole_run()
+    assert facts.series is not None
+    for number in range(200, 300):
+        facts.series.see_other({"rank": 1, "step": number, "step_s": 2.0, "data_s": 1.4, "forward_s": 0.2})
+    assert "s on rank 1" in evidence_of("data_starvation", facts)
+
+
+def test_evidence_of_communication_says_what_its_number_holds() -> None:
+    """All time in collectives, of which the wait for a late rank is another cause's."""
+    told = evidence_of("exposed_communication", whole_run())
+    assert "in collectives, the wait for a late rank with it, 200 ms of a step of 2 s" in told
+
+
+def test_the_first_step_is_no_pace_but_its_tokens_count() -> None:
+    series = trained(steps=1)
+    assert (series.tokens, series.tokens_per_s) == (65_536, None)

@@ -173,3 +173,11 @@ def test_a_window_in_which_no_step_was_read_says_nothing_of_communication() -> N
     assert found is not None
     assert (found.middle, found.windows) == (0.25, 1)
     assert windows.part_total_s("communication") == pytest.approx(2.5)
+
+
+def test_of_few_steps_the_longest_one_is_in_the_last_percentile() -> None:
+    spread = Spread()
+    for length in [0.1] * 49 + [0.953]:
+        spread.add(length)
+    assert spread.quantile(0.99) == pytest.approx(0.953, rel=0.01)
+    assert spread.quantile(0.5) == pytest.approx(0.1, rel=0.01)

@@ -108,7 +108,7 @@ def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:
 
 
 def _sum(wholes: Sequence[Whole]) -> Whole:
-    from governor.core.attribution.account import Amount
+    from governor.core.attribution.causes import Amount
     from governor.core.attribution.rows import Whole
 
     by_cause: dict[Any, Amount] = {}

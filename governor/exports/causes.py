@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from governor.core.attribution.account import WINDOW_NS, Amount
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.account import WINDOW_NS
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import MonoNs, UsdMicros
 from governor.exports.series import Causes
 from governor.replay.goodput import LogTime

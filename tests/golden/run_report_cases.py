@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from governor.core.attribution.account import Amount
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import Whole, time_row
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.core.attribution.causes import Cause, Shares, apportion
+from governor.core.attribution.causes import Amount, Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.loader import LoaderUse, restored_use
-from governor.core.attribution.rank_line import RankLine
-from governor.core.attribution.split import sum_into, told_by
+from governor.core.attribution.rank_line import OPEN_TIMES, RankLine
+from governor.core.attribution.told import ordinary_of, shown_by, stood_still, told_by
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
@@ -27,18 +27,6 @@ WINDOW_NS: Final = 10 * NS_PER_S
 AWAY_NS: Final = 5 * NS_PER_S
 STARVED_FRAC: Final = 0.1  # Of a window's rank-time in waiting for data: less starves nobody.
 ENOUGH_FRAC: Final = 0.99  # Micro-dollars are coarse: of a second at two dollars an hour there are 555.
-
-
-@dataclass(slots=True)
-class Amount:
-    """Of one cause."""
-
-    ns: int = 0
-    usd_micros: int = 0
-
-    def add(self, ns: int, usd_micros: int) -> None:
-        self.ns += ns
-        self.usd_micros += usd_micros
 
 
 @dataclass(slots=True)
@@ -70,8 +58,11 @@ class TimeAccount:
     _let_go_ns: int = 0  # Since it held, and not counted.
     _closed_at: MonoNs = MonoNs(0)
     counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
-    # As the last window was divided. Of a journal: as the pool was shown, which no rank may tell of any more.
-    _usual: Shares = field(default_factory=dict)
+    _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
+    # Of a journal: as its pool was shown, which no rank may tell of any more.
+    _kept: Shares = field(default_factory=dict)
+    step_ns: int | None = None  # An ordinary step.
+    _is_unheard: bool = False  # Ranks trained when this governor's predecessor was heard of last, and are not back.
 
     @property
     def has_trained(self) -> bool:
@@ -106,6 +97,8 @@ class TimeAccount:
             self.pool_usd_micros += paid
             if at - self._closed_at >= WINDOW_NS:
                 self._close(at)
+        elif self._is_unheard:
+            self._put(Cause.UNKNOWN, passed_ns, paid)
         elif self.has_trained:
             self.between.add(passed_ns, paid)
         else:
@@ -166,23 +159,28 @@ class TimeAccount:
         """
         cause = Cause.SHUT_DOWN if ended_well else Cause.RESTART
         for line in self._ranks.values():  # Nobody has said when they ended.
+            healthy_to = self.hardware.until_fault(at)
             if line.is_finished:
                 line.end(at)
-            else:
-                line.give_up(cause, self.hardware.until_fault(at))
-        self._end_all(at, is_cut=True)
+            elif line.lost_at is not None:
+                line.end(min(healthy_to, line.lost_at), is_good=ended_well)
+            line.give_up(cause, healthy_to)
+        self._end_all(at)
         self._put_between(cause if ended_well else self._or_fault(cause))
         self.hardware.begin_attempt()
-        self._is_halted, self.lost_to = False, self.furthest_step
+        self._is_halted, self._is_unheard, self.lost_to = False, False, self.furthest_step
 
     def rank_begins(self, rank: int, at: MonoNs, *, goes_on: bool = False) -> None:
         """A rank has connected. `goes_on`: it was in the midst of its attempt before, and we did not listen."""
+        self._is_unheard = False
         if rank in self._ranks or self._is_halted:
+            if rank in self._ranks:
+                self._ranks[rank].lost_at = None
             return
         if not self._ranks:
             self._closed_at = at
         start = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
-        self._ranks[rank] = RankLine(at, start, has_stepped=goes_on and self.has_trained)
+        self._ranks[rank] = RankLine(at, start, has_stepped=goes_on and self.has_trained, usual_ns=self.step_ns)
         self.has_begun = True
 
     def step(self, rank: int, step: Step, ended: MonoNs) -> None:
@@ -206,6 +204,11 @@ class TimeAccount:
         if (line := self._ranks.get(rank)) is not None:
             line.finish(at)
 
+    def rank_is_lost(self, rank: int, at: MonoNs) -> None:
+        """Its connection has ended without a bye: it was killed, or comes back."""
+        if (line := self._ranks.get(rank)) is not None:
+            line.lost_at = at
+
     def rank_ends(self, rank: int, at: MonoNs) -> None:
         line = self._ranks.pop(rank, None)
         if line is None:
@@ -221,14 +224,13 @@ class TimeAccount:
         if any(line.has_stepped for line in self._ranks.values()):
             self.loader.look(sample)
 
-    # --- halts and ends ----------------------------------------------------------------------------------------
-
     def halt_begins(self, at: MonoNs, *, is_hang: bool) -> None:
         """A verdict has come, and the run was charged up to it. What follows is the halt's."""
         for line in self._ranks.values():
             if is_hang:
+                line.still_ns = max(0, at - line.told_to)
                 line.give_up(Cause.HANG, self.hardware.until_fault(at))
-        self._end_all(at, is_cut=not is_hang)
+        self._end_all(at)
         self._put_between(self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN))
         self._is_halted = True
 
@@ -237,26 +239,23 @@ class TimeAccount:
 
         `ended_well`: it is its end, whatever comes.
         """
-        self._end_all(at, is_cut=False)
-        self._is_halted = False
+        self._end_all(at, is_good=ended_well)
+        self._is_halted = self._is_unheard = False
         if ended_well:
             self._put_between(Cause.SHUT_DOWN)
 
-    def _end_all(self, at: MonoNs, *, is_cut: bool) -> None:
-        """`is_cut`: a step was under way. It is of what its like were."""
+    def _end_all(self, at: MonoNs, *, is_good: bool = False) -> None:
         for rank, line in list(self._ranks.items()):
-            self._end(line, at, is_cut=is_cut)
+            self._end(line, at, is_good=is_good)
             self._gone[rank] = line
         self._ranks.clear()
         self._close(at)
 
-    def _end(self, line: RankLine, at: MonoNs, *, is_cut: bool = False) -> None:
+    def _end(self, line: RankLine, at: MonoNs, *, is_good: bool = False) -> None:
         """What a rank has not told since a GPU of the run broke is the fault's."""
         healthy_to = max(line.told_to, self.hardware.until_fault(at))
-        line.end(line.told_to if is_cut else healthy_to)
-        if at > healthy_to:
-            line.told_to = healthy_to
-            line.give_up(Cause.HARDWARE, at)
+        line.end(healthy_to, is_good=is_good)
+        line.give_up(Cause.HARDWARE, at)
 
     def _or_fault(self, cause: Cause) -> Cause:
         return cause if self.hardware.fault_at is None else Cause.HARDWARE
@@ -270,16 +269,22 @@ class TimeAccount:
             if line.is_finished:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
-        told, slow, weak = told_by(lines, self.hardware, taken=True)
+        self.step_ns = ordinary_of(lines.values()) or self.step_ns
+        if (stood := stood_still(lines)) is not None:
+            self.hardware.evidence[Cause.HANG] = stood
+        found = told_by(lines, self._usual, self.hardware, taken=True)
+        told, slow, self._usual = found.by_cause, found.slow_rank, found.usual
         self._gone.clear()
-        self._judge(told, weak)
+        self._judge(told, found.weak)
         whole = sum(told.values())
         left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
         if not whole and self._ranks:
             return
-        if not told:  # What was under way when the journal was written has not told of itself.
-            told = {Cause.UNKNOWN if cause is Cause.NOT_TOLD else cause: ns for cause, ns in self._usual.items()}
-        self._usual = told
+        if not whole and self._kept:  # What was under way when the journal was written has not told of itself.
+            told = {Cause.UNKNOWN if cause is Cause.NOT_TOLD else cause: ns for cause, ns in self._kept.items()}
+        elif not whole and self.pool_ns <= OPEN_TIMES * (self.step_ns or 0):
+            told = self._usual  # The rest of a step that was told, not more.
+        self._kept = {}
         ns = self.pool_ns * whole // (whole + left) if self._ranks else self.pool_ns
         usd_micros = self.pool_usd_micros * whole // (whole + left) if self._ranks else self.pool_usd_micros
         self.pool_ns -= ns
@@ -326,15 +331,7 @@ class TimeAccount:
 
     def _shown(self, at: MonoNs) -> Shares:
         """What the pool is divided by in a view. Without ranks as if it were divided now."""
-        weights, _, _ = told_by({**self._gone, **self._ranks}, self.hardware, taken=False)
-        for line in self._ranks.values():
-            sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns)])
-            healthy_to = max(line.told_to, self.hardware.until_fault(at))
-            for cause, ns in line.tail(healthy_to):
-                sum_into(weights, [(cause if line.phases or not line.has_stepped else Cause.NOT_TOLD, ns)])
-            if at > healthy_to:
-                sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
-        return weights or self._usual
+        return shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or self._kept
 
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON. What waits in the pool is divided with what the ranks tell a restarted governor."""
@@ -350,6 +347,8 @@ class TimeAccount:
             "steps": self.steps,
             "is_fresh": self.is_fresh,
             "has_begun": self.has_begun,
+            **({"step_ns": self.step_ns} if self.step_ns is not None else {}),
+            **({"unheard": True} if self._is_open else {}),
             **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
             **({"halted": True} if self._is_halted else {}),
             **({"let_go_ns": self._let_go_ns} if self._let_go_ns else {}),
@@ -360,6 +359,11 @@ class TimeAccount:
                 {"straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()}} if self.straggler_ns else {}
             ),
         }
+
+    @property
+    def _is_open(self) -> bool:
+        """Ranks train, as far as is known: what follows their last word is not their end."""
+        return self._is_unheard or (self.has_trained and any(not line.is_finished for line in self._ranks.values()))
 
     def _told_row(self) -> dict[str, list[int]]:
         """Of every cause: a part that is weak is one of all that was told."""
@@ -388,7 +392,9 @@ class TimeAccount:
             weak_ns={cause: weak for cause, (_, weak) in told.items() if weak},
             loader=restored_use(row.get("loader", {})),
             hardware=HardwareTime.restored(row.get("hardware", {}), same_boot=same_boot),
+            step_ns=int(step_ns) if (step_ns := row.get("step_ns")) is not None else None,
             _is_halted=bool(row.get("halted")),
+            _is_unheard=bool(row.get("unheard")),
             _let_go_ns=int(row.get("let_go_ns", 0)),
-            _usual={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},
+            _kept={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},
         )

@@ -6,6 +6,7 @@ Named after the field's badput types (Google's ML Goodput Measurement, NVIDIA's 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -42,6 +43,18 @@ class Cause(Enum):
 LOST: Final = tuple(cause for cause in Cause if cause is not Cause.PRODUCTIVE)
 
 Shares = Mapping[Cause, int]
+
+
+@dataclass(slots=True)
+class Amount:
+    """Of one cause."""
+
+    ns: int = 0
+    usd_micros: int = 0
+
+    def add(self, ns: int, usd_micros: int) -> None:
+        self.ns += ns
+        self.usd_micros += usd_micros
 
 
 def apportion(amount: int, weights: Shares) -> dict[Cause, int]:

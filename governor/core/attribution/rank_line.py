@@ -24,6 +24,14 @@ RECENT_STEPS: Final = 15
 PAUSE_TIMES: Final = 2
 PAUSE_MIN_NS: Final = NS_PER_S
 
+# What is open behind a rank's last word is of its next step, up to so many ordinary ones.
+OPEN_TIMES: Final = 2
+# Of what is beyond: from so long on, and so many ordinary steps, it stood still. Less may be a slow step, or an end.
+STILL_MIN_NS: Final = 5 * NS_PER_S
+STILL_TIMES: Final = 3
+# A rank that was killed is seen to be gone so soon after its connection. Later, nobody knows what it did.
+GONE_WITHIN_NS: Final = 60 * NS_PER_S
+
 _OF_PHASE: Final = {
     "init": Cause.START_UP,
     "compile": Cause.COMPILE,
@@ -107,11 +115,26 @@ class RankLine:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     pace: LogPace = field(default_factory=LogPace)
     phases: deque[tuple[MonoNs, str]] = field(default_factory=lambda: deque(maxlen=PHASES_MAX))
+    usual_ns: int | None = None  # An ordinary step of the run, until this line has its own.
+    lost_at: MonoNs | None = None  # Its connection, without a bye.
+    is_log: bool = False
+    like_ns: int = 0  # Of a step that was cut: as its like were.
+    still_ns: int = 0  # It was cut so long after its last word, and stood still.
 
     @property
     def pending_ns(self) -> int:
         """Of the first step, which is told and not yet attributed."""
         return sum(self.first.parts) + self.first.before_ns if self.first is not None else 0
+
+    @property
+    def ordinary_ns(self) -> int | None:
+        """The length of an ordinary step, or of a log's line. None: nobody has seen one."""
+        times = self.pace.stride if self.is_log else 1
+        if self.recent:
+            return sorted(sum(one) for one in self.recent)[len(self.recent) // 2] * times
+        if self.usual_ns is not None:
+            return self.usual_ns
+        return self.pending_ns or (min(self.lengths) * times if self.lengths else None)
 
     def goes_back(self, step: Step) -> bool:
         return self.last_step is not None and step.step <= self.last_step
@@ -124,6 +147,7 @@ class RankLine:
                 self.last_step = step.step
             return
         began, steps = self.told_to, 1
+        self.lost_at, self.is_log = None, is_line
         if is_line:
             steps, step = self._of_all_its_steps(step, ended - began)
         # A log's line: all since the line before. The first one tells what of it was its step, or nobody knows.
@@ -185,24 +209,55 @@ class RankLine:
         self.end(at)
         self.phase(self.told_to, last)
 
-    def end(self, at: MonoNs) -> None:
-        """The rank is gone: what is left of its line is of its last phases, and of its end."""
-        for cause, ns in self.tail(at):
-            self._tell(cause, ns)
+    def end(self, at: MonoNs, *, is_good: bool = False) -> None:
+        """The rank is gone: what is left of its line is of its last phases, and of its end.
+
+        `is_good`: it had done all it was to do. Else it was cut: it had spoken of no end.
+        """
+        for cause, ns in self.tail(at, is_cut=True, is_good=is_good):
+            if cause is Cause.NOT_TOLD:
+                self.like_ns += ns
+            else:
+                self._tell(cause, ns)
+                self.still_ns = max(self.still_ns, at - self.told_to) if cause is Cause.HANG else self.still_ns
         self.told_to = max(self.told_to, at)
         self.phases.clear()
         self._settle_first()
 
-    def tail(self, at: MonoNs) -> Iterator[tuple[Cause, int]]:
-        """The time since the last told moment, by phases, as if the rank ended at `at`."""
-        here, cause = self.told_to, Cause.SHUT_DOWN if self.has_stepped else self.start
-        for since, name in self.phases:
-            upto = min(max(since, here), at)
-            yield cause, upto - here
+    def tail(self, at: MonoNs, *, is_cut: bool = False, is_good: bool = False) -> Iterator[tuple[Cause, int]]:
+        """The time since the last told moment, by phases, as if the rank ended at `at`.
+
+        Behind a bye it is the end's. Where no phase tells, it is the next step's (NOT_TOLD) for as long as that may
+        take; beyond that the rank stands still, if it does so for long.
+        """
+        lost_at = at if self.lost_at is None else min(at, max(self.lost_at, self.told_to))
+        here, cause = self.told_to, Cause.NOT_TOLD if self.has_stepped else self.start
+        if self.has_stepped and (is_good or self.is_finished):
+            cause = Cause.SHUT_DOWN
+        for since, name in (*self.phases, (lost_at, "")):
+            upto = min(max(since, here), lost_at)
+            if upto > here:
+                yield from self._open(upto - here, is_cut=is_cut) if cause is Cause.NOT_TOLD else [(cause, upto - here)]
             here = upto
-            cause = _OF_PHASE.get(name, Cause.UNKNOWN) if self.has_stepped or name not in ("init", "train") else cause
+            if name == "train" and self.has_stepped:
+                cause = Cause.NOT_TOLD
+            elif self.has_stepped or name not in ("init", "train"):
+                cause = _OF_PHASE.get(name, Cause.UNKNOWN)
         if at > here:
-            yield cause, at - here
+            is_end = is_good or at - here <= GONE_WITHIN_NS
+            ended = (Cause.SHUT_DOWN if is_end else Cause.UNKNOWN) if is_cut else Cause.NOT_TOLD
+            yield ended if self.has_stepped else self.start, at - here
+
+    def _open(self, ns: int, *, is_cut: bool) -> Iterator[tuple[Cause, int]]:
+        """Time in which it was to step, and has told of no step. Of a log nobody knows whether it only was not read."""
+        ordinary = self.ordinary_ns
+        like = ns if ordinary is None and not is_cut else min(ns, OPEN_TIMES * (ordinary or 0))
+        is_still = ordinary is not None and ns - like >= max(STILL_MIN_NS, STILL_TIMES * ordinary)
+        yield Cause.NOT_TOLD, like
+        if is_still and not self.is_log:
+            yield Cause.HANG, ns - like
+        else:
+            yield Cause.UNKNOWN if is_cut else Cause.NOT_TOLD, ns - like
 
     def give_up(self, cause: Cause, at: MonoNs) -> None:
         """What is not told up to `at` is of this cause, whatever it was."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from governor.core.attribution.account import Amount, TimeAccount
-from governor.core.attribution.causes import LOST, Cause
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import LOST, Amount, Cause
 from governor.core.attribution.loader import Loader, loader_of
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs
 
@@ -87,7 +87,10 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "high", "from a fault of the run's GPU until the halt or the next attempt's first step",
         "leave the node out, and report the GPU to the provider",
     ),
-    Cause.HANG: Advice("high", "no progress, until the halt", "read the stacks in the incident"),
+    Cause.HANG: Advice(
+        "high", "no step and no phase: it stood still until its end",
+        "ask `costgov evidence` while it stands still; afterwards read the stacks in the incident",
+    ),
     Cause.HALT: Advice("high", "from the verdict until the halt was closed", None),
     Cause.SHUT_DOWN: Advice("high", "after the last step, until the run let go of the node", None),
     Cause.IDLE: Advice("high", "the trainer says that it does nothing", None),

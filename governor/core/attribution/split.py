@@ -8,15 +8,14 @@ usual one waits for all of these: their load is not balanced. What is left of co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.attribution import parts as part
-from governor.core.attribution.causes import Cause, Shares
-from governor.core.attribution.hardware_time import HardwareTime, Losses, computed_ns
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.hardware_time import Losses, computed_ns
 from governor.core.attribution.parts import RankSums
-from governor.core.attribution.rank_line import RankLine
 
 # Ranks of a healthy run differ by 2 to 5 % net over a window (measured on busy cores). Less is no straggler.
 STRAGGLER_MIN_FRAC: Final = 0.06
@@ -147,28 +146,3 @@ def _own(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:
         Cause.STRAGGLER: max(0, compute - compute * lost // whole) if whole else compute,
     }
     return own
-
-
-def told_by(
-    lines: Mapping[int, RankLine], hardware: HardwareTime, *, taken: bool
-) -> tuple[dict[Cause, int], int | None, Shares]:
-    """What ranks have told since it was taken last: by cause; for which rank the others waited; and what is weak.
-
-    `taken`: the next window begins. Else it is a view.
-    """
-    sums, told, weak = {}, dict[Cause, int](), dict[Cause, int]()
-    for rank, line in lines.items():
-        mine, direct, unsure = line.take() if taken else (line.sums, line.direct, line.weak)
-        if mine.steps:
-            sums[rank] = mine
-        sum_into(told, direct.items())
-        sum_into(weak, unsure.items())
-    found = split(sums, hardware.take(sums) if taken else hardware.losses(sums))
-    sum_into(told, found.by_cause.items())
-    sum_into(weak, found.weak.items())
-    return told, found.slow_rank, weak
-
-
-def sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:
-    for cause, ns in more:
-        told[cause] = told.get(cause, 0) + ns

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.core.attribution.account import Amount, TimeAccount
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import Amount
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs

@@ -366,8 +366,9 @@ def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
     managed = node.runs.get(held[0]) if held is not None else None
     if managed is not None:
         rank = intake.lose_connection(managed.run, event.connection, event.at)
-        if rank is not None and rank.said_bye:
-            managed.history.time.rank_ends(rank.rank, event.at)
+        if rank is not None:
+            account = managed.history.time
+            (account.rank_ends if rank.said_bye else account.rank_is_lost)(rank.rank, event.at)
         managed.rules.observe(event)
     return []
 

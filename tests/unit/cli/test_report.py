@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from governor.cli.common import ExitCode
 from governor.cli.main import cli
-from governor.core.attribution.account import Amount, TimeAccount
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import NS_PER_S
 from tests.golden.report_cases import nan_halt
 from tests.unit.cli.test_ended import call, home, leave

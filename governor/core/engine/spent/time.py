@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from governor.core.attribution.account import Amount
+from governor.core.attribution.causes import Amount
 from governor.core.base.units import BootNs, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node

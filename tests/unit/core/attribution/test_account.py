@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from governor.core.attribution.account import Amount, TimeAccount
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.engine.metering import charge_verdict

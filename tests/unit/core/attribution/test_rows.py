@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from governor.core.attribution.account import Amount, TimeAccount
-from governor.core.attribution.causes import LOST, Cause
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import LOST, Amount, Cause
 from governor.core.attribution.parts import BACKWARD, DATA, FORWARD, PARTS, RankSums
 from governor.core.attribution.rows import ADVICE, WEAKER, Whole, time_row, told_time, whole_of
 from governor.core.attribution.split import split

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from governor.core.attribution.account import Amount
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import Whole, time_row
 from governor.core.base.units import NS_PER_S
 from governor.reports.run.compare import SMALL, compare_document, is_regression

@@ -1,0 +1,71 @@
+"""What all ranks of a run have told since it was last divided, as one sum by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from governor.core.attribution.causes import Cause, Shares, apportion
+from governor.core.attribution.hardware_time import HardwareTime
+from governor.core.attribution.rank_line import RankLine
+from governor.core.attribution.split import split
+from governor.core.base.units import DurationNs, MonoNs, format_duration
+
+
+class Told(NamedTuple):
+    by_cause: dict[Cause, int]
+    slow_rank: int | None  # For which the others waited.
+    weak: Shares
+    usual: dict[Cause, int]  # How the steps were divided: these, or the last ones.
+
+
+def told_by(lines: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime, *, taken: bool) -> Told:
+    """`taken`: the next window begins. Else it is a view. `usual`: of the steps before these."""
+    sums, told, weak, like_ns = {}, dict[Cause, int](), dict[Cause, int](), 0
+    for rank, line in lines.items():
+        mine, direct, unsure = line.take() if taken else (line.sums, line.direct, line.weak)
+        if mine.steps:
+            sums[rank] = mine
+        sum_into(told, direct.items())
+        sum_into(weak, unsure.items())
+        like_ns += line.like_ns
+        if taken:
+            line.like_ns = 0
+    found = split(sums, hardware.take(sums) if taken else hardware.losses(sums))
+    usual = found.by_cause if sum(found.by_cause.values()) else usual
+    sum_into(told, found.by_cause.items())
+    sum_into(weak, found.weak.items())
+    if like_ns:
+        sum_into(told, apportion(like_ns, usual).items())
+    return Told(told, found.slow_rank, weak, dict(usual))
+
+
+def shown_by(
+    living: Mapping[int, RankLine], gone: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime, at: MonoNs
+) -> dict[Cause, int]:
+    """As told_by(), for a view: with what the living have not told yet, as if they ended at `at`."""
+    weights = told_by({**gone, **living}, usual, hardware, taken=False).by_cause
+    for line in living.values():
+        healthy_to = max(line.told_to, hardware.until_fault(at))
+        sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns), *line.tail(healthy_to)])
+        if at > healthy_to:
+            sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
+    return weights
+
+
+def ordinary_of(lines: Iterable[RankLine]) -> int | None:
+    """An ordinary step of the run, as the rank with the longest ones has it."""
+    return max((ns for line in lines if (ns := line.ordinary_ns) is not None), default=None)
+
+
+def stood_still(lines: Mapping[int, RankLine]) -> str | None:
+    """Of ranks that were cut: which one had not spoken for longest."""
+    rank = max(lines, key=lambda rank: (lines[rank].still_ns, -rank), default=None)
+    if rank is None or not (still_ns := lines[rank].still_ns):
+        return None
+    return f"no step of rank {rank} for {format_duration(DurationNs(still_ns))}"
+
+
+def sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:
+    for cause, ns in more:
+        told[cause] = told.get(cause, 0) + ns

@@ -11,7 +11,7 @@ from governor.reports.terminal import (
     command_ceiling_text,
     is_spent_known,
     loss_text,
-    no_step_text,
+    stands_still_text,
     token_prices_text,
     wasted_text,
 )
@@ -186,8 +186,8 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
         hold = run["hold"]
         text = f"held for another {_seconds(hold['left_s'])}, no rule halts it: {plain(hold['reason'])}"
         notes.append(Styled(text, "bold yellow"))
-    if run.get("stepless_s") is not None and not run.get("halt"):
-        notes.append(Styled(no_step_text(run["stepless_s"]), "yellow"))
+    if (still := stands_still_text(run)) is not None:
+        notes.append(Styled(still, "yellow"))
     if run.get("loss_unseen_steps"):
         text = f"no loss is seen in {run['loss_unseen_steps']:,} steps: rules that need one cannot judge it"
         notes.append(Styled(text, "bold yellow"))

@@ -24,7 +24,7 @@ from governor.reports.causes import (
     seconds_text,
     spent_text,
 )
-from governor.reports.terminal import loss_text, no_step_text
+from governor.reports.terminal import loss_text, stands_still_text
 from governor.text.failure_modes import modes_of
 from governor.text.table import plain
 
@@ -187,8 +187,8 @@ def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         notes.append((f"its last attempt ended with exit code {run['exit_code']}", "bad"))
     if run["hold_left_s"] is not None:
         notes.append((f"held for another {seconds_text(run['hold_left_s'])}: no rule halts it", "warn"))
-    if run["stepless_s"] is not None and run["halt"] is None:
-        notes.append((no_step_text(run["stepless_s"]), "warn"))
+    if (still := stands_still_text(run)) is not None:
+        notes.append((still, "warn"))
     if run["mode"] == "observe":
         notes.append(("its policy only observes: it would be recorded, not halted", "warn"))
     return [*notes, *((f'rule "{one["rule"]}" sees: {one["reason"]}', "bad") for one in run["firing"])]

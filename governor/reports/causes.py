@@ -38,7 +38,7 @@ def cause_rows(run: Mapping[str, Any], most: int) -> list[CauseRow]:
     is_priced = is_spend_known(run.get("spend_rate_usd_per_hour"), run["spend_usd"])
     shown = causes if len(causes) <= most else causes[: most - 1]
     rows = [
-        _row(words(one["cause"]), one["s"], one["usd"], wall_s, is_priced)._replace(
+        _row(_name_of(one["cause"], run), one["s"], one["usd"], wall_s, is_priced)._replace(
             confidence=one["confidence"], next_step=one.get("next_step") or ""
         )
         for one in shown
@@ -53,6 +53,11 @@ def cause_rows(run: Mapping[str, Any], most: int) -> list[CauseRow]:
 def _row(name: str, cause_s: float, dollars: float, wall_s: float, is_priced: bool) -> CauseRow:
     per_hour = f"{money_text(dollars / wall_s * 3600)}/h" if is_priced else "-"
     return CauseRow(name, per_hour, cause_s / wall_s, seconds_text(cause_s), "", "")
+
+
+def _name_of(cause: str, run: Mapping[str, Any]) -> str:
+    """A hang that goes on is one as long as no step ends it."""
+    return "hang so far" if cause == "hang" and run.get("stepless_s") is not None else words(cause)
 
 
 def words(cause: str) -> str:

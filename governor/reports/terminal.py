@@ -106,6 +106,16 @@ def no_step_text(stepless_s: float) -> str:
     return f"no step for {format_duration(round(stepless_s) * NS_PER_S)}"
 
 
+def stands_still_text(run: Mapping[str, Any]) -> str | None:
+    """Of a run of the `status` answer for which no step has come for long: when it is halted, and how to look at it."""
+    if run.get("stepless_s") is None or run.get("halt"):
+        return None
+    text, left_s = no_step_text(run["stepless_s"]), run.get("halts_in_s")
+    if left_s is not None:
+        text += f": halts in {format_duration(round(left_s) * NS_PER_S)} if none comes"
+    return f"{text}; costgov evidence {plain(run['run'])}" if run.get("ranks_connected") else text
+
+
 def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
     """A run's result in one uncut line: a path in it is there to be copied."""
     total = run_status.get("total_steps")

@@ -44,6 +44,7 @@ _RUN: Final = {
             "runway_s?",
             "last_frame_age_s?",
             "stepless_s?",
+            "halts_in_s?",
             "pad_frac?",
             "loss_unseen_steps?",
             "tokens_wasted?",

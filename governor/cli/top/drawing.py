@@ -20,7 +20,7 @@ from governor.reports.causes import (
     seconds_text,
     spent_text,
 )
-from governor.reports.terminal import loss_text, no_step_text
+from governor.reports.terminal import loss_text, stands_still_text
 from governor.text.screen import Screen, Styled, flow, shown_lines, styled
 from governor.text.table import Head, fits, plain, render_rows
 
@@ -168,8 +168,8 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     if hold:
         text = f"held for another {seconds_text(hold['left_s'])}, no rule halts it: {plain(hold['reason'])}"
         notes.append(Styled(text, "bold yellow"))
-    if run.get("stepless_s") is not None and not halt:
-        notes.append(Styled(no_step_text(run["stepless_s"]), "yellow"))
+    if (still := stands_still_text(run)) is not None:
+        notes.append(Styled(still, "yellow"))
     if run.get("mode") == "observe":
         notes.append(Styled("its policy only observes: it would be recorded, not halted", "yellow"))
     firing = [one for one in run.get("findings") or [] if one["reading"] == "firing"]

@@ -86,6 +86,9 @@ class All:
                 return unknown(f"{kind}_{finding.reason}" if finding.reason else kind)
         return _together(findings)
 
+    def fires_at(self, at: MonoNs, run: Run) -> MonoNs | None:
+        return None
+
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
         return min(trigger.steady_until(at, run) for _, trigger in self.members)
 

@@ -300,6 +300,9 @@ class Rules:
             found[name] = watched.finding
         return found
 
+    def fires_at(self, rule: Rule, at: MonoNs) -> MonoNs | None:
+        return self._watched[rule.name].condition.fires_at(at, self._run) if rule.name in self._watched else None
+
     def reported(self) -> tuple[Verdict, ...]:
         """Verdicts whose episode has not ended, also while their condition is UNKNOWN."""
         return tuple(watched.standing for watched in self._watched.values() if watched.standing is not None)

@@ -80,6 +80,9 @@ class Condition(Protocol):
     def judge(self, at: MonoNs, run: Run) -> Finding:
         """Return the present finding. Called at ticks and steps where it may matter; must not change the state."""
 
+    def fires_at(self, at: MonoNs, run: Run) -> MonoNs | None:
+        """When it fires if the run goes on to stand still. None: it does not tell."""
+
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
         """Until when ticks alone change nothing, asked after `judge(at, run)`. Not after `at`: this is not known.
 
@@ -138,6 +141,9 @@ class Trigger(ABC):
 
     @abstractmethod
     def judge(self, at: MonoNs, run: Run) -> Finding: ...
+
+    def fires_at(self, at: MonoNs, run: Run) -> MonoNs | None:
+        return None
 
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
         """A trigger that time moves gives its own answer, if it can."""

@@ -28,6 +28,7 @@ _FIGURES: Final = (
     "tokens_per_s_per_gpu",
     "mfu",
     "stepless_s",
+    "halts_in_s",
     "spend_usd",
     "spend_rate_usd_per_hour",
     "ceiling_usd",

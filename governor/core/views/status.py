@@ -18,6 +18,7 @@ from governor.core.engine.idle.occupancy import occupants, unseen
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
+from governor.core.engine.spent.time import halts_in_s
 from governor.core.events.ends import RunEnd
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
@@ -177,13 +178,14 @@ def speed_of(run: Run, at: MonoNs) -> ModelSpeed:
     return model_speed(speed, run.parameters, run.world_size if has_gpus else None, run.peak)
 
 
-def _speed(run: Run, at: MonoNs) -> dict[str, Any]:
+def _speed(managed: ManagedRun, run: Run, at: MonoNs) -> dict[str, Any]:
     stepless_ns = run.stepless_ns(at)
     return {
         "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
         **speed_of(run, at)._asdict(),  # By `tokens_per_s`; base.model_speed has the definitions.
         "parameters": run.parameters,
         "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
+        "halts_in_s": halts_in_s(managed, at) if stepless_ns is not None else None,
     }
 
 
@@ -208,7 +210,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "tokens_at": run.tokens_total,  # Where its last step is: less, while it trains again what it had.
         "tokens_nonpad": run.nonpad_tokens,
         "pad_frac": run.pad_frac,
-        **_speed(run, at),
+        **_speed(managed, run, at),
         "loss_unseen_steps": managed.lossless_steps,
         "unwatched_beside": run.beside,
         "step_s": run.step_times.median(),

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from governor.core.attribution.causes import Amount
-from governor.core.base.units import BootNs, MonoNs
+from governor.core.base.findings import Response
+from governor.core.base.policy import Mode, PersistenceKind, Rule
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import PhaseChange, Step
@@ -110,3 +112,31 @@ def on_verdict(managed: ManagedRun, trigger: str, at: MonoNs) -> None:
     if trigger == OF_FAULT:
         managed.history.time.hardware.fault_halts(at)
     managed.history.time.halt_begins(at, is_hang=trigger in OF_SILENCE)
+
+
+def halts_in_s(managed: ManagedRun, at: MonoNs) -> float | None:
+    """When a run that stands still is halted, if it goes on so.
+
+    None: no rule is armed that halts it, a person holds it, or it is halted already.
+    """
+    if (
+        managed.incident is not None
+        or managed.history.hold_until is not None
+        or managed.policy.mode is not Mode.ENFORCE
+    ):
+        return None
+    due = (_due_at(managed, rule, at) for rule in managed.policy.rules if _halts(managed, rule))
+    first = min((moment for moment in due if moment is not None), default=None)
+    return max(0, first - at) / NS_PER_S if first is not None else None
+
+
+def _halts(managed: ManagedRun, rule: Rule) -> bool:
+    is_armed = rule.mode is Mode.ENFORCE and rule.response is Response.HALT
+    return is_armed and rule.applies_to(managed.run.labels, managed.run.stage)
+
+
+def _due_at(managed: ManagedRun, rule: Rule, at: MonoNs) -> MonoNs | None:
+    fires_at = managed.rules.fires_at(rule, at)
+    if fires_at is None or rule.persistence.kind is not PersistenceKind.DURATION:
+        return fires_at
+    return MonoNs(fires_at + rule.persistence.need)

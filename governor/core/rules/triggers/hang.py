@@ -306,6 +306,18 @@ class Hang(Trigger):
         what = run.stream.phase if run.stream.phase in log_rhythm.LIMIT_OF_MARK else "step"
         return _Limit(max(self._rhythm_ns(), self._marked_ns(run)), f"overdue_{what}", None)
 
+    def fires_at(self, at: MonoNs, run: Run) -> MonoNs | None:
+        if not run.alive or (run.jsonl_only and run.stream.lost_at is not None):
+            return None
+        if run.jsonl_only:
+            return MonoNs(log_rhythm.silent_since(run, self._watch.since) + self._log_limit(run).ns)
+        ranks = [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
+        if not ranks:
+            return None
+        moved_at = max(rank.progress_at for rank in ranks)
+        limit, _ = self._limit_of(ranks, moved_at, at, run)
+        return MonoNs(max(moved_at, self._watch.since, limit.since) + limit.ns)
+
     def steady_until(self, at: MonoNs, run: Run) -> MonoNs:
         """Stillness is compared with limits, and limits change when beats grow old. Ticks left out blind nobody."""
         if not run.alive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from governor.app.request_fields import Refused, is_whole, word
 from governor.core.base.units import MICROS_PER_USD, UsdMicros, format_usd
 from governor.core.engine import budgeting
 from governor.core.engine.node import Node
@@ -24,17 +25,10 @@ from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest
 from trainer_shim.wire import TEXT_CHARS_MAX
 
+REASON_NEEDED: Final = f"a reason of 1 to {TEXT_CHARS_MAX} characters is needed: it is audited"
 KNOWN_SHOWN: Final = 8  # Enough to see what was misspelt.
 
 MayControl = Callable[[Daemon, ControlRequest, str], bool]
-
-
-class Refused(Exception):  # noqa: N818 - the condition is the name.
-    """One line for the client, and its code on the wire."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 def set_budget(daemon: Daemon, request: ControlRequest, may_control: MayControl) -> dict[str, Any]:
@@ -102,15 +96,14 @@ def _would_halt(cap: Cap, source: str) -> str:
 def _asked(
     daemon: Daemon, request: ControlRequest, may_control: MayControl, *, is_known: bool = False
 ) -> tuple[Scope, str]:
-    text, reason = request.body.get("scope"), request.body.get("reason")
+    text = request.body.get("scope")
     try:
         scope = parse_scope(text) if isinstance(text, str) else None
     except ValueError as error:
         raise Refused("bad_request", str(error)) from error
     if scope is None:
         raise Refused("bad_request", "scope is missing")
-    if not isinstance(reason, str) or not reason.strip() or len(reason) > TEXT_CHARS_MAX:
-        raise Refused("bad_request", f"a reason of 1 to {TEXT_CHARS_MAX} characters is needed: it is audited")
+    reason = word(request.body, "reason", TEXT_CHARS_MAX, REASON_NEEDED) or ""
     # An unknown run has no owner, so only users who may touch every run may touch it.
     of_run = scope.name if scope.kind is ScopeKind.RUN else ""
     if of_run and of_run not in daemon.node.runs and not is_known:
@@ -166,7 +159,7 @@ def _reply(daemon: Daemon, scope: Scope, before: ScopedBudget | None) -> dict[st
 
 
 def _whole(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int:
         raise ValueError(f"{name} is a whole number")
     return value
 
@@ -175,12 +168,12 @@ def _tokens(value: object, scope: Scope) -> int | None:
     if value is None:
         return None
     count = _whole(value, "tokens")
-    if scope.kind is not ScopeKind.RUN or not 0 < count < 2**63:
+    if scope.kind is not ScopeKind.RUN or not is_whole(count, 1, 2**63 - 1):
         raise ValueError("tokens are a number above 0, of a run")
     return count
 
 
 def _fractions(value: object) -> tuple[float, ...]:
-    if not isinstance(value, list) or len(value) > 100 or not all(isinstance(one, (int, float)) for one in value):
+    if not isinstance(value, list) or len(value) > 100 or not all(type(one) in (int, float) for one in value):
         raise ValueError("alert_at is a list of fractions")
     return checked_fractions(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.app.budget_requests import Refused
+from governor.app.request_fields import Refused, whole
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.events.shown import RankShowed
@@ -46,15 +46,19 @@ def look_at(daemon: Daemon, request: ControlRequest, may_control: MayControl) ->
 
 
 def _begin(daemon: Daemon, managed: ManagedRun, body: Any, at: MonoNs) -> Look | None:
-    what, steps, only = body.get("what"), body.get("steps", 0), body.get("rank")
+    what = body.get("what")
     if what is None:
         return None  # The processes alone.
     if what not in _KINDS:
         raise Refused("bad_request", f"what is one of {', '.join(_KINDS)}")
-    if type(steps) is not int or not 0 <= steps <= PROFILE_STEPS_MAX or (what == "profile" and not steps):
-        raise Refused("bad_request", f"a profile is of 1 to {PROFILE_STEPS_MAX} steps")
-    if only is not None and only not in managed.run.ranks:
-        raise Refused("bad_request", f"run {managed.run.run} has no rank {str(only)[:20]} here")
+    told = f"a profile is of 1 to {PROFILE_STEPS_MAX} steps"
+    steps = whole(body, "steps", 1, PROFILE_STEPS_MAX, told) if what == "profile" else 0
+    only = None
+    if body.get("rank") is not None:
+        told = f"run {managed.run.run} has no rank {str(body['rank'])[:20]!r} here"
+        only = whole(body, "rank", 0, 2**31, told)
+        if only not in managed.run.ranks:
+            raise Refused("bad_request", told)
     look = daemon.performer.rank_looks.begin(managed, what, at, steps, only)
     if look is None:
         raise Refused("unavailable", "this run was asked a moment ago; try again")

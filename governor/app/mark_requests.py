@@ -18,6 +18,7 @@ from governor.adapters.journal.halt_marks import (
     HaltMarksUnusable,
     HaltMarkWatch,
 )
+from governor.app.request_fields import Refused
 from governor.core.base.halt_marks import (
     NAME_CHARS_MAX,
     NOTE_CHARS_MAX,
@@ -41,14 +42,6 @@ from trainer_shim.wire import worded
 Answer = dict[str, Any]
 BUSY: Final = "too many questions about past halts are open; try again in a moment"
 NO_FILE: Final = "this governor keeps no marks"
-
-
-class _Refused(Exception):  # noqa: N818 - the condition is the name.
-    """One line for the client, and its code on the wire."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 def begin(marks_dir: Path, policies: PolicySet) -> tuple[HaltMarkWatch, PolicySet, list[Alarm]]:
@@ -82,12 +75,12 @@ def mark(daemon: Daemon, request: ControlRequest) -> Answer | None:
         found = [one for one in journal.incidents(INCIDENTS_MAX) if one["incident_id"] == incident_id]
         found = [one for one in found if one["opened_wall_ns"] == opened]
         if not found:
-            raise _Refused("no_such_run", f"no incident {incident_id[:60]!r} here")
+            raise Refused("no_such_run", f"no incident {incident_id[:60]!r} here")
         if not for_all and found[0].get("uid") != uid:
-            raise _Refused("denied", f"uid {uid} neither owns the run of this halt nor may control this governor")
+            raise Refused("denied", f"uid {uid} neither owns the run of this halt nor may control this governor")
         before = file.read().marks.get((incident_id, opened))
         if not for_all and before is not None and before.for_all:
-            raise _Refused("denied", f"uid {before.uid} has marked this halt for every run; uid {uid} cannot change it")
+            raise Refused("denied", f"uid {before.uid} has marked this halt for every run; uid {uid} cannot change it")
         entry = mark_of(found[0], said, note, uid, wall, for_all=for_all)
         return acted(file.append(entry), entry, policies)
 
@@ -110,9 +103,9 @@ def rearm(daemon: Daemon, request: ControlRequest) -> Answer | None:
     def work(file: MarksFile) -> Answer:
         counted = file.read().counted(entry.rule_key)
         if not counted:
-            raise _Refused("no_such_run", f'no halt of rule "{rule}" of policy "{policy}" counts as false here')
+            raise Refused("no_such_run", f'no halt of rule "{rule}" of policy "{policy}" counts as false here')
         if not for_all and all(one.for_all or one.owner != entry.uid for one in counted):
-            raise _Refused("denied", f"uid {entry.uid} may re-arm for its own runs alone, and none of these is one")
+            raise Refused("denied", f"uid {entry.uid} may re-arm for its own runs alone, and none of these is one")
         return acted(file.append(entry), entry, policies)
 
     return _off_loop(daemon, request, work)
@@ -151,7 +144,7 @@ def _off_loop(daemon: Daemon, request: ControlRequest, work: Callable[[MarksFile
     def line() -> bytes:
         try:
             answer: Mapping[str, Any] = {"ok": True, "data": work(file)}
-        except _Refused as refused:
+        except Refused as refused:
             answer = _no(refused.code, str(refused))
         except HaltMarksUnusable as unusable:
             answer = _no("refused", str(unusable))

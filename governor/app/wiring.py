@@ -289,6 +289,7 @@ class Governor:
             journal_errors_total=self.journal.errors_total,
             observer_errors_total=self.daemon.performer.observer.errors_total,
             frames_malformed_total=health.frames_malformed_total,
+            request_errors_total=self.daemon.request_faults.total,
             config_last_reload_ok=health.last_reload_ok,
             config_last_reload_wall=WallNs(health.last_reload_wall_ns),
             unattached_gpu_processes=len(self.unwatched()) if self.gpus.read() is not None else None,

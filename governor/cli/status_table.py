@@ -109,6 +109,7 @@ def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
         ("journal_errors_total", "journal writes failed"),
         ("observer_errors_total", "calls of console, reports or metrics failed"),
         ("frames_malformed_total", "frames malformed"),
+        ("request_errors_total", "requests failed by a fault of the governor's own"),
     ):
         if governor.get(key):
             lines.append(Styled(f"{plain(governor[key])} {what}", "yellow"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from governor.core.base.halt_marks import Entry, HaltMarks
+from governor.daemon.request_faults import ANSWER, RequestFaults
 from governor.ports import Journal
 from governor.wire.control_client import matching
 from trainer_shim.wire import worded
@@ -37,6 +38,7 @@ class MarksFile(Protocol):
 class IncidentQueries:
     """Reads, decodes and encodes on one thread for each query, never on the caller's."""
 
+    faults: RequestFaults = field(default_factory=RequestFaults)
     _asked: int = 0
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -67,11 +69,12 @@ class IncidentQueries:
         return True
 
     def _work(self, work: Callable[[], bytes], reply: Reply) -> None:
-        try:
-            line = work()
-        finally:
-            self._answered()
-        reply(line)
+        lines: list[bytes] = []
+        self.faults.guarded(
+            lambda: lines.append(work()), lambda: lines.append(json.dumps(ANSWER).encode() + b"\n"), lambda: False
+        )
+        self._answered()
+        reply(lines[0])
 
     def _answered(self) -> None:
         with self._lock:

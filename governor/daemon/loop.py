@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -35,6 +36,7 @@ from governor.daemon.launches import LaunchLooks, SupervisedCommand
 from governor.daemon.perform import Performer
 from governor.daemon.reception import Health, Reception
 from governor.daemon.recorder import Recorder
+from governor.daemon.request_faults import ANSWER, RequestFaults
 from governor.ports import Control, ControlRequest, ServiceManager
 
 ENDS_PER_TICK_MAX: Final = 16  # Each costs some 3 ms beside sixty live runs. The others wait for the next tick.
@@ -55,7 +57,8 @@ class Daemon:
     # The answer to a control request; None: `reply` sends it later.
     answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
     # Past halts, which the loop itself never reads.
-    incident_queries: IncidentQueries = field(default_factory=IncidentQueries)
+    incident_queries: IncidentQueries = field(init=False)
+    request_faults: RequestFaults = field(default_factory=RequestFaults)
     halt_marks: MarksFile | None = None  # The loop itself never touches it.
     control_is_private: bool = False  # The control socket's mode admits only its owner and group.
     extra: Callable[[], dict[str, Any]] = dict  # Further parts of `status`: cloud, self-test, GPU sampler.
@@ -70,6 +73,7 @@ class Daemon:
     _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is ready.
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
+    _acting: int = 0  # Events being applied: not 0 after one that failed.
     _ignored: set[signal.Signals] = field(default_factory=set)  # Logged once each.
     _next_tick: MonoNs = MonoNs(0)
     _is_new_to_journal: bool = False  # A rank has sent a hello since the runs were last persisted.
@@ -77,6 +81,7 @@ class Daemon:
     _notified_at: int = 0
 
     def __post_init__(self) -> None:
+        self.incident_queries = IncidentQueries(self.request_faults)
         self.looks = LaunchLooks(self.performer, lambda: self.supervised, self.soon, self._launch_seen)
         self.reception = Reception(
             self.performer, self.health, self.apply, self._welcome, self.looks.introduced, lambda: self.recorder
@@ -175,11 +180,13 @@ class Daemon:
 
     def apply(self, event: Event) -> list[Effect]:
         """Put one event through the engine and perform what follows."""
+        self._acting += 1
         effects = engine.step(self.node, event)
         if any(isinstance(effect, Term) for effect in effects):
             self.looks.before_end()
         if effects:
             self.performer.perform(effects)
+        self._acting -= 1
         return effects
 
     def persist_runs(self) -> None:
@@ -231,9 +238,17 @@ class Daemon:
         if self.control is None or self.answer is None:
             return
         for request in self.control.poll():
-            answered = self.answer(self, request)
-            if answered is not None:
-                self.control.reply(request.conn, answered)
+            conn = request.conn
+            self.request_faults.guarded(
+                partial(self._answer, request), partial(self.control.reply, conn, ANSWER), lambda: self._acting > 0
+            )
+
+    def _answer(self, request: ControlRequest) -> None:
+        assert self.answer is not None
+        assert self.control is not None
+        answered = self.answer(self, request)
+        if answered is not None:
+            self.control.reply(request.conn, answered)
 
     def reply(self, conn: int, line: bytes) -> None:
         """Answer a deferred control request. Only for the loop's thread: other threads use `soon`."""
@@ -320,7 +335,9 @@ class Daemon:
         else:
             self.health.reload_error = None
             self.health.loaded(clock.wall())
+            self._acting += 1
             self.performer.perform(engine.reload(self.node, policies))
+            self._acting -= 1
             log.info("reloaded", policies=[policy.name for policy in policies.policies], digest=policies.digest)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")
         return policies is not None

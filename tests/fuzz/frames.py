@@ -158,7 +158,15 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"cmd": "budget_clear", "scope": "run:llama", "reason": "done"}, {"cmd": "budget_clear", "scope": "node",
      "reason": "x"},
     {"cmd": "forget", "run": "qwen"}, {"cmd": "incidents", "last": 10}, {"cmd": "incidents", "last": 5, "of": "last"},
-    {"cmd": "reload"},
+    {"cmd": "reload"}, {"cmd": "evidence", "run": "llama"}, {"cmd": "halt_marks"},
+    {"cmd": "evidence", "run": "llama", "what": "collectives", "rank": 0},
+    {"cmd": "evidence", "run": "llama", "what": "profile", "steps": 3, "rank": 0},
+    {"cmd": "evidence", "run": "llama", "look": "look-1"},
+    {"cmd": "incident_mark", "incident_id": INCIDENTS[0], "opened_wall_ns": 1, "said": "false", "note": "x"},
+    {"cmd": "rule_rearm", "policy": "default", "rule": "nan", "note": "x"},
+)  # fmt: skip
+ANY_JSON: tuple[Any, ...] = (
+    None, True, False, 0, -1, 0.0, 1.5, 2**70, "", "0", "x" * 600, [], [1], [[]], {}, {"a": [1]}, "\ud800", "a\0b",
 )  # fmt: skip
 CODES = frozenset(("bad_request", "no_such_run", "denied", "refused", "unavailable"))
 
@@ -190,6 +198,9 @@ class Control:
         found: Any = random.choice(REQUESTS)
         if random.random() < 0.8:
             found = mutate.broken(random, found, random.choice((1, 1, 2, 3)))
+        elif random.random() < 0.5:  # Each field is of another type than it should be.
+            name = random.choice([name for name in found if name != "cmd"] or ["run"])
+            found = {**found, name: random.choice(ANY_JSON)}
         data = mutate.damaged(random, mutate.encoded(random, found), 0.2)
         return ("socket" if random.random() < 0.5 else random.choice((0, 1000, 1001, 4_242))), data
 

@@ -300,6 +300,8 @@ METRICS: Final = (
               lambda snapshot: snapshot.health.journal_errors_total),
     _governor("costgov_observer_errors_total", "counter", "Calls of console, reports or metrics that failed.",
               lambda snapshot: snapshot.health.observer_errors_total),
+    _governor("costgov_request_errors_total", "counter", "Control requests that a fault of the governor ended.",
+              lambda snapshot: snapshot.health.request_errors_total),
     _governor("costgov_recording_lost_total", "counter",
               "Lines of what runs send that were not kept for replay; absent where nothing is recorded.",
               lambda snapshot: snapshot.health.recording_lost_total),

@@ -92,6 +92,7 @@ class GovernorHealth:
     journal_errors_total: int = 0
     observer_errors_total: int = 0
     frames_malformed_total: int = 0
+    request_errors_total: int = 0
     config_last_reload_ok: bool = True
     config_last_reload_wall: WallNs | None = None
     unattached_gpu_processes: int | None = None  # None: unknown, without NVML.

@@ -61,14 +61,6 @@ def test_our_own_number_is_not_believed_where_others_have_it_too(tmp_path: Path,
 
 def test_every_request_that_acts_says_by_what_it_is_seen_to_have_acted() -> None:
     """Else who asks is told of a governor that does not answer in time that nothing was done, and asks again."""
-    reads = {"ping", "status", "incidents", "halt_marks"}
+    reads = {"ping", "status", "incidents", "halt_marks", "evidence"}
     asked_again = {"reload"}  # It does the same twice.
     assert set(requests._COMMANDS) - reads - asked_again == set(control_client._SHOWN_BY)
-
-
-@pytest.mark.parametrize("cmd", ["status", "incidents"])
-def test_a_fault_in_a_view_costs_its_answer_and_one_in_a_change_is_raised(cmd: str) -> None:
-    """Who changes something and fails midway begins again from the journal."""
-    assert "fault of its own (AttributeError" in refused(make_node(), cmd=cmd)
-    with pytest.raises(AttributeError):
-        refused(make_node(), cmd="reload")

@@ -80,7 +80,11 @@ def _why_not(row: Mapping[str, Any], within_s: float) -> str | None:
 def _collectives(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     told = {row["rank"]: read_collectives(row["answer"]["entries"]) for row in rows if row["answer"] is not None}
     problems = {str(row["rank"]): why for row in rows if (why := _why_not(row, COLLECTIVES_S)) is not None}
-    return {"groups": [standing.row() for standing in standings(told)], "problems": problems}
+    ages = [row["answer"].get("age_s", 0.0) for row in rows if row["answer"] is not None]
+    return {
+        "groups": [standing.row() for standing in standings(told)], "problems": problems,
+        "age_s": max(ages, default=0.0),
+    }  # fmt: skip
 
 
 def _stacks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def look_at(daemon: Daemon, request: ControlRequest, may_control: MayControl) ->
         raise Refused("denied", f"uid {request.uid} neither owns run {run} nor may control this governor")
     if not managed.run.alive:
         raise Refused("no_such_run", f"run {run} has ended: costgov incident show has what was seen at a halt")
-    look = _read(daemon, run, body.get("look")) if "look" in body else _begin(daemon, managed, body, at)
+    look = _read(daemon, run, body.get("look"), at) if "look" in body else _begin(daemon, managed, body, at)
     ranks = sorted(managed.run.ranks.values(), key=lambda rank: rank.rank)
     return {
         "run": run,
@@ -65,8 +65,8 @@ def _begin(daemon: Daemon, managed: ManagedRun, body: Any, at: MonoNs) -> Look |
     return look
 
 
-def _read(daemon: Daemon, run: str, look_id: Any) -> Look:
-    look = daemon.performer.rank_looks.of(look_id) if isinstance(look_id, str) else None
+def _read(daemon: Daemon, run: str, look_id: Any, at: MonoNs) -> Look:
+    look = daemon.performer.rank_looks.of(look_id, at) if isinstance(look_id, str) else None
     if look is None or look.run != run:
         raise Refused("bad_request", "no such look, or it is forgotten")
     return look
@@ -85,9 +85,12 @@ def _row(rank: Rank, look: Look | None, at: MonoNs) -> dict[str, Any]:
         "stack": list(rank.stack),
         "is_waited_for": look is not None and rank.rank in look.waiting,
         "is_unable": look is not None and rank.rank in look.unable,
-        "answer": None if answer is None else _answer(answer),
+        "answer": None if answer is None else _answer(answer, at),
     }
 
 
-def _answer(showed: RankShowed) -> dict[str, Any]:
-    return {"entries": list(showed.entries), "path": showed.path, "step": showed.step, "problem": showed.problem}
+def _answer(showed: RankShowed, at: MonoNs) -> dict[str, Any]:
+    return {
+        "entries": list(showed.entries), "path": showed.path, "step": showed.step, "problem": showed.problem,
+        "age_s": round((at - showed.at) / NS_PER_S, 1),
+    }  # fmt: skip

@@ -22,6 +22,7 @@ from governor.text.table import plain
 from trainer_shim.wire import PROFILE_STEPS_MAX
 
 FRAMES_SHOWN = 12
+SHOWN_AGE_S = 2.0
 PROFILE_COST = (
     "profiling {steps} step{s} of rank {rank}: they take two to three times as long, the first up to half a second more"
 )
@@ -33,7 +34,12 @@ PROFILE_COST = (
 )
 @click.argument("run")
 @click.option("--stacks", is_flag=True, help="Stacks of every thread, by py-spy (pip install 'costgov[evidence]').")
-@click.option("--collectives", is_flag=True, help="The last collective of each rank, and who is behind.")
+@click.option(
+    "--collectives",
+    is_flag=True,
+    help="The last collective of each rank, and who is behind. It "
+    "stops the steps for some 50 ms; so ranks are asked once in 10 s, and in between their last answer is shown.",
+)
 @click.option("--ras", is_flag=True, help="NCCL's own view of the job (NCCL 2.24 and newer; $NCCL_RAS_ADDR).")
 @click.option(
     "--profile", "steps", type=click.IntRange(1, PROFILE_STEPS_MAX), metavar="STEPS",
@@ -78,7 +84,8 @@ def evidence(
 
 
 def _show_collectives(found: Mapping[str, Any]) -> None:
-    show_line("Collectives", "bold")
+    age = f", as they were {found['age_s']:.0f} s ago" if found["age_s"] >= SHOWN_AGE_S else ""
+    show_line(f"Collectives{age}", "bold")
     for group in found["groups"]:
         show_line(f"  {plain(group['text'])}", "yellow" if group["behind"] else "")
     if len({row["number"] for group in found["groups"] for row in group["ranks"].values()}) > 1:

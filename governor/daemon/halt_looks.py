@@ -14,7 +14,7 @@ from governor.core.base.units import MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.halt.incident import Incident
-from governor.daemon.rank_looks import LOOKS_MAX, Look, RankLooks
+from governor.daemon.rank_looks import LOOKS_PER_UID_MAX, Look, RankLooks
 from governor.text.collectives import Standing, line, named, standings
 from governor.wire.shown import Collective, read_collectives
 
@@ -49,7 +49,7 @@ class HaltLooks:
         if mine is not None:
             self.looks.ask_more(mine.look, managed)
         elif managed.run.connected_ranks():
-            if len(self._of) >= LOOKS_MAX:
+            if len(self._of) >= LOOKS_PER_UID_MAX:
                 del self._of[next(iter(self._of))]
             self._of[incident.incident_id] = _HaltLook(self.looks.begin_of_halt(managed, "collectives", at))
 

@@ -276,6 +276,7 @@ class Daemon:
         # Likewise: this accepts connections that earlier lacked a descriptor.
         self.reception.drain()
         self.reception.tick(at)
+        self.performer.rank_looks.forget(at)
         self.looks.tick()
         self._notice_exits(at)
         tick = Tick(clock.mono(), clock.boot(), clock.wall())

@@ -9,11 +9,12 @@ from typing import Any, Final
 from governor import __version__
 from governor.app import budget_requests, look_requests, mark_requests
 from governor.app.request_fields import Refused, is_whole, whole, word
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, DurationNs
 from governor.core.engine import names
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import owner_of
 from governor.core.events.operators import OperatorForget, OperatorHalt, OperatorHold
+from governor.core.halt.state import HaltState
 from governor.core.views.status import budgets_status, lines_status, node_status, runs_status
 from governor.daemon.loop import Daemon
 from governor.ports import ControlRequest
@@ -22,6 +23,8 @@ from governor.wire.peers import is_own
 from trainer_shim.wire import TEXT_CHARS_MAX
 
 HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A hold that nobody remembers is a missing watchdog.
+
+CHECKPOINT_WORDS: Final = "checkpoint may only be none: no save is asked for; else the policy decides"
 
 # A halt saves and ends a run first. The node's own stop has no run to ask, so it waits until the node is unused.
 NODE_IS_NOT_HALTED: Final = (
@@ -130,9 +133,19 @@ def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
     managed = daemon.node.runs[run]
     if not managed.run.alive:
         return _no("no_such_run", f"run {run} has ended")
-    daemon.apply(OperatorHalt(daemon.performer.clock.mono(), run, reason, request.uid))
+    checkpoint = word(request.body, "checkpoint", 4, CHECKPOINT_WORDS, may_lack=True)
+    if checkpoint not in (None, "none"):
+        return _no("bad_request", CHECKPOINT_WORDS)
+    is_unsaved = checkpoint is not None
+    daemon.apply(OperatorHalt(daemon.performer.clock.mono(), run, reason, request.uid, is_unsaved))
     incident = daemon.node.runs[run].incident
-    return _yes({"run": run, "incident_id": incident.incident_id if incident is not None else None})
+    if incident is None:
+        return _yes({"run": run, "incident_id": None})
+    is_asked = incident.halt.stage in (HaltState.ASKED, HaltState.SAVING)
+    return _yes({
+        "run": run, "incident_id": incident.incident_id, "checkpoint": incident.plan.checkpoint if is_asked else "none",
+        "wait_s": incident.plan.grace_ns / NS_PER_S if is_asked else 0.0,
+    })  # fmt: skip
 
 
 def _hold(daemon: Daemon, request: ControlRequest) -> Answer:

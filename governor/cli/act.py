@@ -8,7 +8,7 @@ import click
 
 from governor.cli.common import ExitCode, Failed, ask, control_option, exits, json_option, print_json, refuse, sockets
 from governor.cli.ended import is_of_ended
-from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duration
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, format_duration, parse_duration
 from governor.core.engine.idle_state import NODE
 from governor.text.table import plain
 from governor.wire import control_client
@@ -41,15 +41,24 @@ class HoldLength(click.ParamType[int]):
 )
 @click.argument("run")
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the incident and in the audit.")
+@click.option(
+    "--checkpoint", type=click.Choice(["none"]), metavar="none",
+    help="none: ask for no checkpoint and wait for none. The work since the last one is lost.",
+)  # fmt: skip
 @control_option
 @json_option
-def halt(run: str, reason: str, control: str | None, as_json: bool) -> None:
+def halt(run: str, reason: str, checkpoint: str | None, control: str | None, as_json: bool) -> None:
     """Halt RUN now: checkpoint, end its processes, end the spending, prove it.
 
     Nothing asks again: the run's policy decides how it is saved and what is stopped. Allowed to root, to the
     governor's own user, to members of the socket's group, and to the owner of the run.
+
+    A run that hangs reaches no step in which it could save, and a halt of it waits the policy's grace in vain.
+    `--checkpoint none` ends it at once: what was trained since the last checkpoint is lost. It also hastens a halt that
+    is waiting; a save that has begun is still waited for.
     """
-    data = ask(control, {"cmd": "halt", "run": run, "reason": reason})
+    unsaved = {"checkpoint": checkpoint} if checkpoint is not None else {}
+    data = ask(control, {"cmd": "halt", "run": run, "reason": reason, **unsaved})
     if as_json:
         print_json(data)
         return
@@ -58,6 +67,13 @@ def halt(run: str, reason: str, control: str | None, as_json: bool) -> None:
         click.echo(f"{run}: noted, but nothing was halted (the governor only observes, or the run has just ended)")
     else:
         click.echo(f"{run}: halting, incident {plain(incident_id)}")
+        if wait_s := data.get("wait_s"):
+            waits = format_duration(round(wait_s * NS_PER_S))
+            told = f"A {plain(data.get('checkpoint', 'good'))} checkpoint is waited for, at most {waits}"
+            hasten = f'not to wait: costgov halt {run} --checkpoint none --reason "…"'
+            click.echo(f"{told}; {hasten}" if checkpoint is None else f"{told}: it is being saved already")
+        elif checkpoint is not None and "wait_s" not in data:
+            click.echo("This governor is older and knows no --checkpoint: it asks for a checkpoint first")
         click.echo(f"Follow it with: costgov incident show {plain(incident_id)}")
 
 

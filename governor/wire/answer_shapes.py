@@ -128,7 +128,7 @@ OF_RUN: Final = {"ranks": [{"rank": _NUMBER}]}  # The node's own stop has none.
 ANSWERS: Final[Mapping[str, Any]] = {
     "ping": {},
     "status": {"governor": _GOVERNOR, "runs": [_RUN], "unwatched_gpu_processes?": [_GPU_PROCESS], "node?": _NODE},
-    "halt": {"run": str, "incident_id?": str},
+    "halt": {"run": str, "incident_id?": str, "checkpoint?": str, "wait_s?": _NUMBER},
     "hold": {"run": str},
     "forget": {"run": str, "owner_uid": _NUMBER, "spend_usd": _NUMBER},
     "budget_set": _BUDGET_ACT,

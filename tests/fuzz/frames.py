@@ -149,6 +149,7 @@ class Frames:
 
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"cmd": "ping"}, {"cmd": "status"}, {"cmd": "halt", "run": "llama", "reason": "by hand"},
+    {"cmd": "halt", "run": "qwen", "reason": "by hand", "checkpoint": "none"},
     {"cmd": "hold", "run": "llama", "reason": "long eval", "duration_ns": 3_600 * NS_PER_S},
     {"cmd": "hold", "run": "@node", "reason": "night", "duration_ns": NS_PER_S},
     {"cmd": "budget_set", "scope": "run:llama", "reason": "more", "ceiling_usd_micros": 9_000_000_000, "tokens": 10**12,

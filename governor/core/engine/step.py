@@ -241,10 +241,15 @@ def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
     if managed is None or not managed.run.alive:
         return [Alarm("operator_halt", event.run, f"no live run {event.run} to halt")]
     finding = Finding(Reading.FIRING, "operator", event.reason, {"uid": event.uid})
-    verdict = verdicts.verdict_by_hand(managed, finding, "operator", managed.policy.halt.checkpoint)
-    audit = Record("operator", event.run, None, {"act": "halt", "uid": event.uid, "reason": event.reason}, durable=True)
+    checkpoint = "none" if event.is_unsaved else managed.policy.halt.checkpoint
+    verdict = verdicts.verdict_by_hand(managed, finding, "operator", checkpoint)
+    unsaved = {"checkpoint": "none"} if event.is_unsaved else {}
+    data = {"act": "halt", "uid": event.uid, "reason": event.reason, **unsaved}
+    audit = Record("operator", event.run, None, data, durable=True)
     if managed.incident is not None and not managed.incident.is_closed:
-        return [audit, *incidents.merge(node, managed, verdict, event.at)]
+        merged = incidents.merge(node, managed, verdict, event.at)
+        hastened = incidents.feed(node, managed, Fact.VERDICT_NO_ASK, event.at) if event.is_unsaved else []
+        return [audit, *merged, *hastened]
     managed.drop_latch()  # A person may halt a run again in spite of its latch.
     return [audit, *incidents.open_incident(node, managed, verdict, event.at, operator_uid=event.uid)]
 

@@ -14,6 +14,7 @@ class OperatorHalt:
     run: str
     reason: str
     uid: int
+    is_unsaved: bool = False  # No checkpoint is asked for, and one that was asked for is not waited for.
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,3 +101,12 @@ def test_a_fault_off_the_loop_is_answered_too() -> None:
     queries._work(lambda: json.dumps({1}).encode(), lines.append)
     assert json.loads(lines[0])["code"] == "internal_error"
     assert queries.faults.total == 1
+
+
+def test_a_halt_without_a_save_says_so_and_one_with_a_save_says_how_long_it_waits(rig: Rig) -> None:
+    request = {"cmd": "halt", "run": "qwen", "reason": "it hangs"}
+    assert ask(rig, {**request, "checkpoint": "good"})["code"] == "bad_request"
+    waits = ask(rig, request)["data"]
+    assert waits["wait_s"] > 0 or waits["checkpoint"] == "none"
+    told = ask(rig, {**request, "run": "llama", "checkpoint": "none"})["data"]
+    assert (told["checkpoint"], told["wait_s"]) == ("none", 0.0)

@@ -10,7 +10,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget, HaltSettings, PolicySet
 from governor.core.base.units import NS_PER_S, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
-from governor.core.events.effects import Alarm, Ask, StopCompute, Term
+from governor.core.events.effects import Alarm, Ask, Record, StopCompute, Term
 from governor.core.events.inputs import PhaseChange, ProcessesSeen
 from governor.core.events.operators import OperatorHalt
 from governor.core.halt.table import StopTarget
@@ -160,3 +160,27 @@ def test_the_step_of_a_halt_is_the_one_that_it_was_decided_at_where_another_rank
     incident = node.runs["llama"].incident
     assert incident is not None
     assert (node.runs["llama"].run.step, incident.step) == (30, 34)
+
+
+def test_a_person_may_halt_without_a_save_and_audits_that() -> None:
+    node = make_node()
+    training(node)
+    effects = play(node, OperatorHalt(at(31), "llama", "it hangs", 0, is_unsaved=True))
+    kinds = [type(effect) for effect in effects]
+    assert (Ask in kinds, Term in kinds) == (False, True)
+    (audit,) = [effect.data for effect in effects if isinstance(effect, Record) and effect.kind == "operator"]
+    assert audit["checkpoint"] == "none"
+
+
+@pytest.mark.parametrize("is_saving", [False, True])
+def test_a_halt_that_waits_for_a_save_is_hastened_by_hand_but_no_save_that_has_begun(is_saving: bool) -> None:
+    node = make_node()
+    training(node)
+    assert any(isinstance(effect, Ask) for effect in play(node, OperatorHalt(at(31), "llama", "it hangs", 0)))
+    if is_saving:
+        play(node, ack("received", 31.1), ack("agreed", 31.2, step=33), ack("saving", 31.3, step=33))
+    effects = play(node, OperatorHalt(at(32), "llama", "at once", 0, is_unsaved=True))
+    assert any(isinstance(effect, Term) for effect in effects) is not is_saving
+    assert len(node.incidents) == 1
+    again = play(node, OperatorHalt(at(33), "llama", "at once", 0, is_unsaved=True))
+    assert not any(isinstance(effect, Term) for effect in again)

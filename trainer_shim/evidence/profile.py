@@ -20,6 +20,24 @@ FOLDER = "costgov-profile"
 Answer = Callable[[Dict[str, Any]], None]
 
 
+def own_folder(folder: str) -> int:
+    """Open this folder, made where there is none. OSError for a link, another user's, and where others may write.
+
+    Where a script runs in a directory that is everybody's, anybody may have made it before.
+    """
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    facts = os.fstat(held)
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        os.close(held)
+        raise PermissionError("%s is another user's, or others may write there" % folder)
+    return held
+
+
 class StepProfile:
     """`wanted` is False but while steps are profiled: all that a step costs otherwise is that look."""
 
@@ -87,18 +105,22 @@ class StepProfile:
 
     def _written(self, profiler: Any, step: int) -> Optional[str]:
         folder = os.path.join(os.path.abspath(self._directory()), FOLDER)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         name = "rank%d-step%d-%d.json.gz" % (self._rank, step, time.time_ns())
-        path, part = os.path.join(folder, name), os.path.join(folder, "." + name)
+        part = "." + name
+        held = own_folder(folder)
         try:
-            profiler.export_chrome_trace(part)
-            if os.path.getsize(part) > TRACE_BYTES_MAX:
+            # By the descriptor: whoever may rename the folder meanwhile has no other one written to.
+            profiler.export_chrome_trace("/proc/self/fd/%d/%s" % (held, part))
+            if os.stat(part, dir_fd=held).st_size > TRACE_BYTES_MAX:
                 return None
-            os.replace(part, path)
-            return path
+            os.replace(part, name, src_dir_fd=held, dst_dir_fd=held)
+            return os.path.join(folder, name)
         finally:
-            if os.path.exists(part):
-                os.unlink(part)
+            try:
+                os.unlink(part, dir_fd=held)
+            except FileNotFoundError:
+                pass
+            os.close(held)
 
     def _end(self, found: Dict[str, Any]) -> None:
         self.wanted = False

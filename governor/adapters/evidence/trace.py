@@ -5,11 +5,11 @@ A trace is a file of the trainer's user: its size is bounded, and what does not 
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import stat
-import zlib
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +17,10 @@ from typing import Any, Final
 from governor.core.base.printable import printable
 
 COMPRESSED_BYTES_MAX: Final = 64 << 20
-BYTES_MAX: Final = 512 << 20
+BYTES_MAX: Final = 64 << 20
+TOO_LARGE: Final = f"it unpacks to more than {BYTES_MAX >> 20} MB, or takes too much memory: profile fewer steps"
+READ_S: Final = 90.0
+_READER: Final = "governor.adapters.evidence.trace_reader"
 TOP: Final = 10
 _NAME_CHARS_MAX: Final = 90
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -70,15 +73,27 @@ def read_profile(path: str) -> Profile:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > COMPRESSED_BYTES_MAX:
             raise TraceUnreadable(f"{printable(path)}: no file, or larger than a profile is")
-        try:
-            data = gzip.GzipFile(fileobj=file).read(BYTES_MAX + 1)
-            document = json.loads(data) if len(data) <= BYTES_MAX else None
-        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-            raise TraceUnreadable(f"{printable(path)}: no trace ({type(error).__name__})") from error
-    events = document.get("traceEvents") if isinstance(document, dict) else None
-    if not isinstance(events, list):
-        raise TraceUnreadable(f"{printable(path)}: no trace, or larger than a profile is")
-    return profile_of(events)
+        told = _told_by_reader(file)
+    if "profile" not in told:
+        raise TraceUnreadable(f"{printable(path)}: {told['problem']}")
+    found = told["profile"]
+    items = {name: tuple(Item(**one) for one in found[name]) for name in ("operators", "kernels")}
+    return Profile(**{**found, **items})
+
+
+def _told_by_reader(file: Any) -> dict[str, Any]:
+    """What a process of bounded memory and time says of it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", _READER], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=READ_S, check=False,
+        )  # fmt: skip
+        told: dict[str, Any] = json.loads(done.stdout)
+    except OSError as error:
+        return {"problem": f"its reader cannot be started: {error.strerror}"}
+    except (ValueError, subprocess.TimeoutExpired):  # Ended by its bounds.
+        return {"problem": TOO_LARGE}
+    return told
 
 
 def profile_of(events: Iterable[Any]) -> Profile:

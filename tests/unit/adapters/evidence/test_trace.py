@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +51,26 @@ def test_a_file_that_is_no_trace_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(TraceUnreadable):
             read_profile(str(tmp_path / name))
     assert read_profile(str(tmp_path / "good")).operators == ()
+
+
+@pytest.mark.parametrize("size", [40 << 20, 80 << 20])
+def test_a_small_file_that_unpacks_to_all_memory_is_one_line_and_takes_none_of_ours(tmp_path: Path, size: int) -> None:
+    """Fourteen bytes of memory for each byte: forty megabytes of lists are more than the reader may have."""
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(size >> 20):
+            file.write(b"[]," * ((1 << 20) // 3))
+        file.write(b"[]]}")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TraceUnreadable, match="more than 64 MB"):
+        read_profile(str(path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < (1 << 20) + 20_000
+
+
+def test_a_trace_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    events = [span("outer", 0, 100), span("inner", 10, 60), span("gemm", 50, 120, "kernel", 8)]
+    path = tmp_path / "good.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    assert read_profile(str(path)) == profile_of(events)

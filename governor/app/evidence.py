@@ -18,6 +18,10 @@ COLLECTIVES_S: Final = 3.0
 STACKS_S: Final = 3.0
 RAS_S: Final = 6.0  # NCCL itself waits for its peers, up to five seconds.
 PROFILE_S: Final = 600.0
+# A run without progress for so long stands still, or so many of its usual steps where these are longer.
+STANDS_STILL_S: Final = 10.0
+STANDS_STILL_STEPS: Final = 10
+SAID_EVERY_S: Final = 10.0
 _PERIOD_S: Final = 0.1
 OLDER_SHIM: Final = "not asked: it is not connected, or its costgov-shim is older than this"
 SILENT: Final = "no answer within {:g} s: its interpreter may be held by native code"
@@ -34,8 +38,10 @@ class Wanted:
     rank: int = 0  # Whose steps are profiled.
 
 
-def gather(ask: Ask, run: str, wanted: Wanted, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The document. Each part has what was seen, and why there is none where there is none."""
+def gather(
+    ask: Ask, run: str, wanted: Wanted, say: Callable[[str], None], environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """The document. Each part has what was seen, and why there is none where there is none. `say`: how far it is."""
     request = {"cmd": "evidence", "run": run}
     seen = _asked(ask, {**request, **({"what": "collectives"} if wanted.collectives else {})}, run, COLLECTIVES_S)
     document: dict[str, Any] = {"schema": SCHEMA, "run": run, "ranks": [_rank_row(row) for row in seen["ranks"]]}
@@ -46,19 +52,54 @@ def gather(ask: Ask, run: str, wanted: Wanted, environ: Mapping[str, str] = os.e
     if wanted.ras:
         document["ras"] = _ras(environ.get("NCCL_RAS_ADDR") or ras.DEFAULT_ADDRESS)
     if wanted.profile_steps:
-        profiled = {**request, "what": "profile", "steps": wanted.profile_steps, "rank": wanted.rank}
-        time.sleep(2 * _PERIOD_S if wanted.collectives else 0)  # A run is not asked twice in one moment.
-        rows = [row for row in _asked(ask, profiled, run, PROFILE_S)["ranks"] if row["rank"] == wanted.rank]
-        document["profile"] = _profile(rows, wanted)
+        document["profile"] = _profiled(ask, seen, run, wanted, say)
     return document
 
 
-def _asked(ask: Ask, request: dict[str, Any], run: str, within_s: float) -> Any:
+def _profiled(ask: Ask, seen: Any, run: str, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+    """Refused at once where no step ends, and given up where none does any more."""
+    request = {"cmd": "evidence", "run": run, "what": "profile", "steps": wanted.profile_steps, "rank": wanted.rank}
+    still, said_at = stands_still(seen, wanted.rank), time.monotonic()
+
+    def is_in_vain(seen: Any) -> bool:
+        nonlocal still, said_at
+        still = stands_still(seen, wanted.rank)
+        if still is None and time.monotonic() - said_at >= SAID_EVERY_S:
+            said_at = time.monotonic()
+            rows = [row for row in seen["ranks"] if row["rank"] == wanted.rank]
+            say(f"rank {wanted.rank} is at step {rows[0]['step'] if rows else None}; its profile is not done yet")
+        return still is not None
+
+    if still is None:
+        time.sleep(2 * _PERIOD_S if wanted.collectives else 0)  # A run is not asked twice in one moment.
+        seen = _asked(ask, request, run, PROFILE_S, is_in_vain)
+    rows = [row for row in seen["ranks"] if row["rank"] == wanted.rank]
+    if still is not None:
+        return {"rank": wanted.rank, "steps": wanted.profile_steps, "path": None, "problem": still}
+    return _profile(rows, wanted)
+
+
+def stands_still(seen: Any, rank: int) -> str | None:
+    """Why a profile of this rank would wait in vain: it ends no step."""
+    rows = [row for row in seen["ranks"] if row["rank"] == rank]
+    limit_s = max(STANDS_STILL_S, STANDS_STILL_STEPS * (seen.get("usual_step_s") or 0.0))
+    if not rows or rows[0]["still_s"] is None or rows[0]["still_s"] < limit_s:
+        return None
+    row = rows[0]
+    return (
+        f"rank {rank} has made no progress for {row['still_s']:.0f} s (step {row['step']}, {row['phase']}): "
+        "it ends no step that could be profiled; --stacks and --collectives show where it stands"
+    )
+
+
+def _asked(
+    ask: Ask, request: dict[str, Any], run: str, within_s: float, is_in_vain: Callable[[Any], bool] = lambda _: False
+) -> Any:
     """Begin a look, and read it until every rank has answered, or the time is over."""
     deadline = time.monotonic() + within_s
     seen = ask(request)
     while seen["look"] is not None and any(row["is_waited_for"] for row in seen["ranks"]):
-        if time.monotonic() >= deadline:
+        if is_in_vain(seen) or time.monotonic() >= deadline:
             break
         time.sleep(_PERIOD_S)
         seen = ask({"cmd": "evidence", "run": run, "look": seen["look"]})

@@ -40,6 +40,7 @@ def look_at(daemon: Daemon, request: ControlRequest, may_control: MayControl) ->
         "run": run,
         "look": look.look_id if look is not None else None,
         "is_halting": managed.incident is not None and not managed.incident.is_closed,
+        "usual_step_s": managed.run.step_times.median(),
         "ranks": [_row(rank, look, at) for rank in ranks[:RANKS_MAX]],
         "ranks_total": len(ranks),
     }

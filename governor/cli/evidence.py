@@ -9,6 +9,7 @@ import click
 
 from governor.cli.common import (
     ExitCode,
+    Failed,
     ask,
     control_option,
     exits,
@@ -30,7 +31,7 @@ PROFILE_COST = (
 
 @click.command(
     short_help="Show what the ranks of a run are doing: stacks, collectives, a profile.",
-    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+    epilog=exits(ExitCode.FAILED, ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
 )
 @click.argument("run")
 @click.option("--stacks", is_flag=True, help="Stacks of every thread, by py-spy (pip install 'costgov[evidence]').")
@@ -43,7 +44,8 @@ PROFILE_COST = (
 @click.option("--ras", is_flag=True, help="NCCL's own view of the job (NCCL 2.24 and newer; $NCCL_RAS_ADDR).")
 @click.option(
     "--profile", "steps", type=click.IntRange(1, PROFILE_STEPS_MAX), metavar="STEPS",
-    help=f"Profile so many steps of one rank, at most {PROFILE_STEPS_MAX}. They are slower.",
+    help=f"Profile so many steps of one rank, at most {PROFILE_STEPS_MAX}. They are slower. "
+    "A run that stands still has none: code 1.",
 )  # fmt: skip
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Whose steps --profile looks at.")
 @control_option
@@ -72,15 +74,17 @@ def evidence(
     if steps:
         remark(PROFILE_COST.format(steps=steps, s="" if steps == 1 else "s", rank=rank))
     with told_of("the governor's answer"):
-        document = gather(lambda request: ask(control, request), run, wanted)
+        document = gather(lambda request: ask(control, request), run, wanted, remark)
     if as_json:
         print_json(document)
-        return
     for part, show in (
         ("collectives", _show_collectives), ("stacks", _show_stacks), ("ras", _show_ras), ("profile", _show_profile),
     ):  # fmt: skip
-        if part in document:
+        if part in document and not as_json:
             show(document[part])
+    problem = document.get("profile", {}).get("problem")
+    if problem is not None:
+        raise Failed(f"no profile: {problem}")
 
 
 def _show_collectives(found: Mapping[str, Any]) -> None:
@@ -121,10 +125,9 @@ def _show_ras(found: Mapping[str, Any]) -> None:
 
 
 def _show_profile(found: Mapping[str, Any]) -> None:
-    show_line(f"Profile of {found['steps']} steps of rank {found['rank']}", "bold")
-    if found["problem"] is not None:
-        show_line(f"  {plain(found['problem'])}")
-    if "wall_s" not in found:
+    if "wall_s" in found:
+        show_line(f"Profile of {found['steps']} steps of rank {found['rank']}", "bold")
+    else:
         return
     where = "on the device" if found["on_device"] else "on the CPU: no kernel was seen"
     show_line(f"  {found['wall_s']:.3f} s from the first event to the last, {where}")

@@ -1,17 +1,24 @@
 """A short profile, read back: which operators and kernels took the time, how much communication hid behind computing.
 
-A trace is a file of the trainer's user: its size is bounded, and what does not fit the form is left out.
+A trace is a file of the trainer's user: its size is bounded, and what does not fit the form is left out. Two megabytes
+of it may unpack to what takes all of the node's memory. So a process reads it that has a bound of memory and of time,
+and is the first to go where memory lacks: `python -P -m` this file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import gzip
 import json
 import os
+import resource
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from governor.core.base.printable import printable
@@ -20,7 +27,9 @@ COMPRESSED_BYTES_MAX: Final = 64 << 20
 BYTES_MAX: Final = 64 << 20
 TOO_LARGE: Final = f"it unpacks to more than {BYTES_MAX >> 20} MB, or takes too much memory: profile fewer steps"
 READ_S: Final = 90.0
-_READER: Final = "governor.adapters.evidence.trace_reader"
+_READER: Final = "governor.adapters.evidence.trace"
+_READER_MEMORY_BYTES_MAX: Final = 1 << 30
+_READER_CPU_TIME_MAX_S: Final = 60
 TOP: Final = 10
 _NAME_CHARS_MAX: Final = 90
 _DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -189,3 +198,41 @@ def _overlap(ours: Sequence[Span], theirs: Sequence[Span]) -> float:
             total += min(end, theirs[at][1]) - max(begin, theirs[at][0])
             at += 1
     return total
+
+
+# --- the process that reads -----------------------------------------------------------------------------------
+
+
+def _confine() -> None:
+    for what, limit in (
+        (resource.RLIMIT_AS, _READER_MEMORY_BYTES_MAX), (resource.RLIMIT_CPU, _READER_CPU_TIME_MAX_S),
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),
+    ):  # fmt: skip
+        _, hard = resource.getrlimit(what)
+        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (most, most))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+
+
+def _read() -> dict[str, Any]:
+    """The profile, or the problem."""
+    try:
+        data = gzip.GzipFile(fileobj=sys.stdin.buffer).read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            return {"problem": TOO_LARGE}
+        document = json.loads(data)
+        events = document.get("traceEvents") if isinstance(document, dict) else None
+        if not isinstance(events, list):
+            return {"problem": "no trace"}
+        return {"profile": asdict(profile_of(events))}
+    except MemoryError:
+        return {"problem": TOO_LARGE}
+    except (OSError, EOFError, ValueError, RecursionError, OverflowError, zlib.error) as error:
+        return {"problem": f"no trace ({type(error).__name__})"}
+
+
+if __name__ == "__main__":
+    _confine()
+    gc.disable()  # JSON has no cycles, and looking for them takes longer than all else.
+    sys.stdout.write(json.dumps(_read()))

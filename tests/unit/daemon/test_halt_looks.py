@@ -203,11 +203,11 @@ def test_the_oldest_look_of_a_person_gives_way_and_a_halts_does_not() -> None:
     bench = Looked()
     incident = bench.halt()
     looks = bench.performer.rank_looks
-    first = looks.begin(bench.managed, "collectives", at(1003))
+    first = looks.begin(bench.managed, "collectives", at(1011))
     assert first is not None
     for number in range(1, rank_looks.LOOKS_PER_RUN_MAX + 1):
-        looks.begin(bench.managed, "collectives", at(1003 + 11 * number))
-    assert looks.of(first.look_id, at(1100)) is None
+        looks.begin(bench.managed, "collectives", at(1011 + 11 * number))
+    assert looks.of(first.look_id, at(1110)) is None
     bench.shows(0, 412)
     bench.shows(1, 411)
     assert told(incident), "the halt's is kept"

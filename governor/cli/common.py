@@ -287,3 +287,13 @@ def print_json(document: Any) -> None:
     from trainer_shim.wire import worded
 
     click.echo(json.dumps(worded(document), indent=2, allow_nan=False))
+
+
+def write_named(option: str, path: Path, text: str, errors: str = "strict") -> None:
+    """Make it the contents of the file that the user named with this option. Fails in one line."""
+    from governor.wire.named_file import write_whole
+
+    try:
+        write_whole(str(path), text, errors)
+    except OSError as error:
+        raise Failed(f"{option}: {path}: {error.strerror}; name a file that can be written") from error

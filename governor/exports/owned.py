@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from governor.exports.form import ExportRefused, Written
+from governor.wire.named_file import read_whole
 
 MARKER: Final = ".costgov-export.json"
 PART: Final = ".costgov-export.part"
@@ -106,7 +107,10 @@ def own_files(directory: Path, run: str, names: Sequence[str]) -> Iterator[OwnFi
 @contextmanager
 def _beside(part: Path) -> Iterator[Path]:
     """A directory of its own. What a killed export has left there goes."""
-    if part.exists():
+    if os.path.islink(part) or not part.is_dir():
+        if os.path.lexists(part):
+            raise ExportRefused(f"{part}: is there already and no directory of an export; {_ELSEWHERE}")
+    else:
         shutil.rmtree(part)
     part.mkdir()
     try:
@@ -141,10 +145,11 @@ def check_ours(directory: Path, run: str, names: Sequence[str]) -> tuple[dict[st
 def _marker(directory: Path) -> dict[str, Any]:
     path = directory / MARKER
     try:
-        with open(path, "rb") as file:
-            marked = json.loads(file.read(_MARKER_BYTES_MAX))
+        marked = json.loads(read_whole(str(path), _MARKER_BYTES_MAX))
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise ExportRefused(f"{path}: {error.strerror}; {_ELSEWHERE}") from error
     except (ValueError, RecursionError) as error:
         raise ExportRefused(f"{path}: is damaged ({type(error).__name__}); {_ELSEWHERE}") from error
     is_ours = isinstance(marked, dict) and marked.get("costgov_export") == FORMAT

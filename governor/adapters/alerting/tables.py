@@ -52,7 +52,7 @@ def read(tables: Sequence[Table]) -> tuple[list[ConfiguredReceiver], list[Proble
                 problems.append(Problem(place, "only", text))
         name = table.name or urlsplit(receiver.where).hostname or table.kind
         if name in (other.name for other in found):
-            text = f'{shown}.name: "{name}" is another receiver already; set a name to tell them apart'
+            text = f'{shown}.name: another receiver is called "{name}" already; set a name to tell them apart'
             problems.append(Problem(place, "name", text))
         route = Route(table.only, Severity[table.min_severity.upper()])
         found.append(ConfiguredReceiver(name, table.kind, route, receiver))

@@ -91,9 +91,11 @@ def _opened(file: str) -> Iterator[TextIO]:
     if file == "-":
         yield sys.stdout
         return
+    from governor.wire.named_file import opened_to_write
+
     part = f"{file}.part"
     try:
-        with open(part, "w", encoding="utf-8", newline="") as stream:
+        with open(opened_to_write(part), "w", encoding="utf-8", newline="") as stream:
             yield stream
         os.replace(part, file)
     except OSError as error:

@@ -22,6 +22,7 @@ from governor.cli.common import (
     show_drawn,
     show_line,
     told_of,
+    write_named,
 )
 from governor.cli.incident.known import age, find, known_incidents
 from governor.core.base.units import NS_PER_S
@@ -132,10 +133,7 @@ def _write_page(snapshot: Snapshot, path: Path, config: Path | None) -> None:
     from governor.reports.incident.page import incident_page
 
     text = incident_page(snapshot, seen_before(snapshot, config, is_whole=True))
-    try:
-        path.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise Failed(f"--html: {path}: {error.strerror}; name a file that can be written") from error
+    write_named("--html", path, text, errors="replace")
 
 
 def _show(snapshot: Snapshot, config: Path | None) -> None:

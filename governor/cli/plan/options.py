@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from governor.cli.common import Failed
+from governor.cli.common import write_named
 from governor.planner.keys import KEYS, PlanUnreadableError, checked
 
 NAMED: Final = "model_named"
@@ -95,7 +95,4 @@ def values_of(model: str | None, options: Mapping[str, str | None]) -> dict[str,
 
 
 def write_page(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failed(f"--html: {path}: {error.strerror}; name a file that can be written") from error
+    write_named("--html", path, text)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from governor.cli.common import Failed, exits, json_option, print_json, show_line
+from governor.cli.common import Failed, exits, json_option, print_json, show_line, write_named
 from governor.planner.catalog import UnknownNameError, gpu_named, shape_named
 from governor.planner.model.precision_facts import ENGINES, PRECISION_LIMITS, RECIPE
 from governor.planner.model.precision_plan import PrecisionPlan, advised, late_switch_tokens, precision_plan, recipe
@@ -133,7 +133,4 @@ def _ranges(blocks: tuple[int, ...]) -> str:
 
 
 def _write(path: Path, written: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise Failed(f"--recipe: {path}: {error.strerror}; name a file that can be written") from error
+    write_named("--recipe", path, json.dumps(written, indent=2) + "\n")

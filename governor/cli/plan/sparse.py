@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import Failed, exits, json_option, print_json, show_line
+from governor.cli.common import Failed, exits, json_option, print_json, show_line, write_named
 from governor.planner.catalog import UnknownNameError, gpu_named, shape_named
 from governor.planner.model.setup import Gpu
 from governor.planner.model.shape import Shape
@@ -139,10 +139,7 @@ def _draw(path: Path, shapes: Sequence[Shape], gpu: Gpu, advices: Sequence[Advic
         raise Failed(f"--plot: {path}: name a file that ends in .html or .svg")
     plots = drawings(shapes, gpu)
     text = standalone(plots) if path.suffix == ".svg" else _page(plots, [_cells(one) for one in advices])
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error
+    write_named("--plot", path, text)
 
 
 # --- the drawing: how much less it computes, and how much faster a step becomes, over the sequence length

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option, tokens_options
+from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option, tokens_options, write_named
 from governor.cli.policy.played import complain_plainly, load_each, note_unreachable_ceilings, table
 from governor.cli.policy.recorded import or_recorded
 from governor.core.base.policy import Policy
@@ -238,10 +238,7 @@ class _Drawings:
     def end(self) -> None:
         if self._plot is None or self.pictures:
             return
-        try:
-            self._plot.write_text(page(self._sections), encoding="utf-8")
-        except OSError as error:
-            raise Failed(f"--plot: {self._plot}: {error.strerror}; name a file that can be written") from error
+        write_named("--plot", self._plot, page(self._sections))
 
 
 def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:

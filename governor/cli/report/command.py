@@ -18,6 +18,7 @@ from governor.cli.common import (
     exits,
     show_drawn,
     told_of,
+    write_named,
 )
 from governor.text.screen import FILE, screen_of
 from governor.text.table import plain
@@ -121,10 +122,7 @@ def _form_of(output: Path | None) -> str:
 
 
 def write(output: Path, text: str) -> None:
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failed(f"--output: {output}: {error.strerror}; name a file that can be written") from error
+    write_named("--output", output, text)
 
 
 def rendered(facts: RunFacts, form: str, places: Places | None = None) -> str:

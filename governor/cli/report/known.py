@@ -30,6 +30,8 @@ from governor.wire import control_client
 
 HALTS_MAX: Final = 1_000
 FAILURES_MAX: Final = 200
+HALTED: Final = "halted"
+OVER: Final = (HALTED, "finished")  # States of a run that does not go on.
 TOLD_EACH: Final = 20_000  # Records, of the progress line.
 _NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 _FAILURE_KINDS: Final = ("failure", "ended", "end_cause")
@@ -52,7 +54,7 @@ def places_of(config: Path | None, state_dir: Path | None) -> Places:
     return Places(paths.state_dir, paths.recordings_dir)
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
     """A run's row in a journal, and what that journal says beside it."""
 
     path: str
@@ -80,7 +82,7 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
     return RunFacts(
         run=run,
         told=told,
-        ended=None if live is not None else _how(kept),
+        ended=how_it_ended(live, kept),
         as_of=utc_text(wall) if isinstance(wall, int) else None,
         node=None,
         node_usd_per_hour=_rate(live, node),
@@ -106,6 +108,19 @@ def _live(run: str) -> Mapping[str, Any] | None:
     return None
 
 
+def how_it_ended(live: Mapping[str, Any] | None, kept: Kept | None) -> str | None:
+    """None while it goes on. A governor also answers for runs that are over."""
+    if live is not None and live.get("state") not in OVER:
+        return None
+    if live is None:
+        return _how(kept)
+    if live.get("state") == HALTED and (halt := live.get("halt")) is not None:
+        return f"halted: {plain(halt['reason'])} (costgov incident show {plain(halt['incident_id'])})"
+    # The journal's row may be older than the end of which the governor tells.
+    is_told = kept is not None and kept.row.get("attempt") == live.get("attempt") and not kept.row.get("alive")
+    return _how(kept) if is_told else "ended"
+
+
 def _rate(live: Mapping[str, Any] | None, node: Mapping[str, Any]) -> float | None:
     if live is not None:
         rate = live.get("spend_rate_usd_per_hour")
@@ -120,7 +135,7 @@ def _rate(live: Mapping[str, Any] | None, node: Mapping[str, Any]) -> float | No
 # --- its journal ---------------------------------------------------------------------------------------------
 
 
-def _kept(run: str, state_dir: Path, unread: list[str]) -> _Kept | None:
+def _kept(run: str, state_dir: Path, unread: list[str]) -> Kept | None:
     """From the journal that was written last for it."""
     found = []
     for path in journals_in(state_dir):
@@ -134,7 +149,7 @@ def _kept(run: str, state_dir: Path, unread: list[str]) -> _Kept | None:
     return max(found, key=lambda one: int(one.row.get("wall_ns") or 0), default=None)
 
 
-def _read(path: str, run: str) -> _Kept | None:
+def _read(path: str, run: str) -> Kept | None:
     from governor.adapters.journal.db import JournalReader
 
     with closing(JournalReader(path)) as reader:
@@ -146,7 +161,7 @@ def _read(path: str, run: str) -> _Kept | None:
         failures = [entry for kind in _FAILURE_KINDS for entry in reader.rows_of(run, kind, FAILURES_MAX)]
     halts = [one for one in incidents if one.get("run") == run and type(one.get("opened_wall_ns")) is int]
     told = [row for entry in failures if (row := _failure(entry)) is not None]
-    return _Kept(path, rows[0], nodes[0] if nodes else {}, halts, told)
+    return Kept(path, rows[0], nodes[0] if nodes else {}, halts, told)
 
 
 def _failure(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -191,7 +206,7 @@ def _usd(micros: UsdMicros | int | None) -> float | None:
     return None if micros is None else micros / MICROS_PER_USD
 
 
-def _how(kept: _Kept | None) -> str:
+def _how(kept: Kept | None) -> str:
     """How it ended, as `costgov status` says of a run whose governor has ended."""
     if kept is None:
         return "unknown: no journal has it"

@@ -133,7 +133,7 @@ def _resume_command(node: Node, managed: ManagedRun) -> str | None:
     # A rank's own directory need not be the one in which its launcher was started.
     is_launched = launched is not None and launched.cwd is not None and argv == launched.command
     cwd = launched.cwd if launched is not None and is_launched else managed.run.cwd
-    return f"cd {command_text([cwd])} && {command}" if cwd else command
+    return f"cd {command_text(redacted([cwd], node.facts.redact_keys))} && {command}" if cwd else command
 
 
 def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:

@@ -174,7 +174,8 @@ def _last_checkpoint(saved: LastGood | None) -> str:
 
 
 def redacted_failure(node: Node, failure: Failure) -> Failure:
-    return replace(failure, name=_redacted(node, failure.name), text=_redacted(node, failure.text))
+    place = _redacted(node, failure.place) if failure.place is not None else None
+    return replace(failure, name=_redacted(node, failure.name), text=_redacted(node, failure.text), place=place)
 
 
 def _redacted(node: Node, text: str) -> str:

@@ -38,7 +38,7 @@ MISTAKES = [
     (f"{MANAGER}token_file = 3\n", ":4: alert[1].token_file must be a non-empty text"),
     (f'{MANAGER}min_severity = "high"\n', ":4: alert[1].min_severity: must be 'info', 'warning' or 'critical'"),
     (f'{MANAGER}only = ["rule *"]\n', ':4: alert[1].only: "rule *" is no name of an alarm'),
-    (f'{MANAGER}{MANAGER}name = "am"\n{MANAGER}', ':8: alert[3].name: "127.0.0.1" is another receiver already; set a'),
+    (f'{MANAGER}{MANAGER}name = "am"\n{MANAGER}', ':8: alert[3].name: another receiver is called "127.0.0.1" already'),
     (MANAGER * (ALERT_RECEIVERS_MAX + 1), f":1: alert: must have at most {ALERT_RECEIVERS_MAX} items"),
 ]
 

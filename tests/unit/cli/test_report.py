@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from governor.cli.common import ExitCode
 from governor.cli.main import cli
+from governor.cli.report.known import Kept, how_it_ended
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import NS_PER_S
@@ -129,3 +131,35 @@ def test_a_halts_mark_leads_to_its_section(home: Path) -> None:
     assert "<figure" in section
     assert "loss-not-a-number" in section
     assert "href=" not in call("report", "other", "--html")[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "how"),
+    [
+        ({"state": "training"}, None),
+        ({"state": "halting"}, None),
+        ({"state": "finished"}, "ended"),
+        (
+            {"state": "halted", "halt": {"stage": "HALTED", "incident_id": "i-1", "reason": "NaN"}},
+            "halted: NaN (costgov incident show i-1)",
+        ),
+        ({"state": "finished", "attempt": "a"}, "ended with exit code 3: no cause is known"),
+        ({"state": "finished", "attempt": "b"}, "ended"),
+    ],
+)
+def test_a_governor_that_keeps_a_run_that_is_over_does_not_make_it_go_on(
+    row: dict[str, object], how: str | None
+) -> None:
+    end = {"exit_code": 3, "cause": "no cause is known"}
+    kept = Kept("j", {"attempt": "a", "alive": False, "end": end}, {}, (), ()) if "attempt" in row else None
+    assert how_it_ended(row, kept) == how
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_fifo_in_the_place_of_the_file_is_one_line(ran: Path, tmp_path: Path, *, has_reader: bool) -> None:
+    os.mkfifo(tmp_path / "fifo.html")
+    reader = os.open(tmp_path / "fifo.html", os.O_RDONLY | os.O_NONBLOCK) if has_reader else None
+    code, _, told = call("report", "gpt", "--output", str(tmp_path / "fifo.html"))
+    assert (code, "it is a FIFO" in told, "\n" in told.strip()) == (ExitCode.FAILED, True, False)
+    if reader is not None:
+        os.close(reader)

@@ -322,3 +322,20 @@ def test_a_window_of_unknown_price_ends_the_price_before(state: Path, tmp_path: 
     document(RUN, "--jsonl", str(tmp_path))
     prices = [line.get("usd_per_mtok") for line in read_lines(tmp_path / "performance_metrics.jsonl")]
     assert prices == [0.5, None]
+
+
+@pytest.mark.parametrize("name", [MARKER, PART])
+def test_a_fifo_in_the_place_of_our_own_is_refused(left: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "to").mkdir()
+    os.mkfifo(tmp_path / "to" / name)
+    code, _, err = export(RUN, "--jsonl", str(tmp_path / "to"))
+    assert (code, err.startswith(f"{tmp_path / 'to' / name}: "), "None" in err) == (ExitCode.FAILED, True, False)
+
+
+def test_a_link_in_the_place_of_the_parts_is_told_as_that(left: Path, tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "to" / PART).symlink_to(tmp_path / "other")
+    code, _, err = export(RUN, "--jsonl", str(tmp_path / "to"))
+    assert (code, "no directory of an export" in err) == (ExitCode.FAILED, True)
+    assert (tmp_path / "other").is_dir()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.wire.named_file import opened_file, read_whole
+from governor.wire.named_file import opened_file, read_whole, write_whole
 
 
 def refusal(path: str) -> str:
@@ -58,3 +58,21 @@ def test_standard_input_is_read_and_stays_open() -> None:
     code = "from governor.wire.named_file import opened_file as o; print(o('-').readall(), o('-').readall())"
     child = subprocess.run([sys.executable, "-c", code], input=b"12345", capture_output=True, check=True)
     assert child.stdout == b"b'12345' b''\n"
+
+
+def test_a_file_a_pipe_and_a_device_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("longer than what comes")
+    write_whole(str(tmp_path / "a"), "\u00e9")
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "\u00e9"
+    write_whole("/dev/null", "x")
+    reader, writer = os.pipe()
+    write_whole(f"/dev/fd/{writer}", "12345")
+    os.close(writer)
+    assert os.read(reader, 10) == b"12345"
+    os.close(reader)
+
+
+def test_nothing_waits_for_the_reader_of_a_fifo(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="it is a FIFO"):
+        write_whole(str(tmp_path / "fifo"), "x")

@@ -41,7 +41,12 @@ def launched(budget: Rule | None = None, *, ceiling: UsdMicros | None = CEILING)
     play(
         node,
         CommandLaunched(
-            at(0), "job", 1000, (COMMAND,), ("costgov", "run", "--", "python", "train.py"), cwd="/data/my run"
+            at(0),
+            "job",
+            1000,
+            (COMMAND,),
+            ("costgov", "run", "--", "python", "train.py"),
+            cwd="/data/my run/token=abcdef",
         ),
     )
     play(node, tick(0))
@@ -65,7 +70,7 @@ def test_the_ceiling_ends_a_command_that_never_attaches_and_says_that_no_checkpo
     (said,) = [entry["detail"]["reason"] for entry in incident.timeline if entry["what"] == "save_failed"]
     assert "no rank has attached" in said
     assert [effect for effect in effects if isinstance(effect, Kill)] != []
-    assert incident.resume == "cd '/data/my run' && costgov run -- python train.py"
+    assert incident.resume == "cd '/data/my run/token=<redacted>' && costgov run -- python train.py"
     # What it had cost before the verdict counts, and with the price of its end it stays below the ceiling.
     play(node, ProcessesSeen(at(701), incident.incident_id, ()))
     assert incident.halt.stage is HaltState.HALTED

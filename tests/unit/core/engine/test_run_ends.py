@@ -87,7 +87,8 @@ def test_a_rank_that_says_it_a_thousand_times_is_noted_once() -> None:
 
 
 def test_secrets_of_the_users_own_names_are_not_written() -> None:
-    node, effects = a_node(raised(0, Failure("E", "mykey=abcdef")), redact_keys=("mykey",))
+    failure = Failure("E", "mykey=abcdef", place="/data/mykey=abcdef/t.py:main:3")
+    node, effects = a_node(raised(0, failure), redact_keys=("mykey",))
     assert "abcdef" not in repr((effects, node.runs["llama"].run.failures))
 
 

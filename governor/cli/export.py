@@ -148,6 +148,7 @@ class _Told:
 
 
 def _export(run: str, form: str, target: str, every: int, config: Path | None) -> _Told:
+    from governor.cli.report.known import account_of
     from governor.exports.form import ExportRefused, Of
     from governor.exports.forms import form as form_of
     from governor.exports.frames import Recording
@@ -164,7 +165,8 @@ def _export(run: str, form: str, target: str, every: int, config: Path | None) -
         raise Failed(
             f"there is no run {run}: neither in {paths.recordings_dir} nor in {paths.state_dir}", ExitCode.UNKNOWN
         )
-    recording, told.counted, progress = Recording(directory, run, told.spend.at), Counted(), _Progress()
+    recording = Recording(directory, run, told.spend.at, account_of(run, paths.state_dir))
+    told.counted, progress = Counted(), _Progress()
     items: Iterable[Item] = recording.items() if told.recorded else ()
     try:
         with form_of(form).open(target, Of(run, progress.writing)) as into:

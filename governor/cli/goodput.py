@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from governor.cli.common import (
     exits,
     json_option,
     print_json,
+    remark,
     show_drawn,
     show_line,
     tokens_options,
@@ -53,9 +55,9 @@ def goodput(
 ) -> None:  # fmt: skip
     """Tell how much of each LOG's time trained, and what the rest went to, as the daemon would have counted it.
 
-    A LOG is whatever `costgov policy replay` reads: metrics JSONL or CSV, the text that a trainer prints, recorded
-    frames, trainer_state.json (each also .gz or .xz), TensorBoard's event files, W&B's run-*.wandb, or a directory of
-    them; - is standard input. Nothing has to be installed in the trainer.
+    A LOG is what `costgov policy replay` reads, with times: metrics JSONL or CSV, the text that a trainer prints,
+    recorded frames (each also .gz or .xz), TensorBoard's event files, W&B's run-*.wandb, or a directory of them; - is
+    standard input. A trainer_state.json of transformers has no times. Nothing has to be installed in the trainer.
 
     A log tells less than a trainer with costgov's two lines: where it has no parts of a step, what waits inside a step
     counts as productive, and the output says so. Seconds of the causes and productive ones add up to the log's time.
@@ -71,8 +73,12 @@ def goodput(
     from governor.replay.readers.text import TextOptions
 
     found, closed = logs(paths)
+    found, left_out = _with_times(found)
     for line in closed:
         complain(plain(line))
+    for line in left_out:
+        remark(plain(line))
+    closed += left_out if not found else []
     told: list[LogGoodput] = []
     progress = Progress("logs", each=1, of="logs")
     text = TextOptions(text_format, sequence_length, gpus)
@@ -92,6 +98,20 @@ def goodput(
         _show(known, is_priced=price is not None)
     if closed or any(one.problem is not None for one in told):
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _with_times(found: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The logs without those files of `costgov export` that tell of no steps' times, and a line for each directory."""
+    from governor.exports.forms.jsonl import FILES, PERFORMANCE
+    from governor.exports.owned import MARKER
+
+    no_times = [path for path in found if path.name in FILES and path.name != PERFORMANCE]
+    left_out = {path for path in no_times if os.path.lexists(path.parent / MARKER)}
+    lines = [
+        f"{directory}: an export of costgov; its {PERFORMANCE} alone tells the time of steps, and is read"
+        for directory in dict.fromkeys(path.parent for path in found if path in left_out)
+    ]
+    return [path for path in found if path not in left_out], lines
 
 
 def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:

@@ -12,13 +12,18 @@ from governor.exports.series import Causes
 from governor.replay.goodput import LogTime
 
 PERIOD_NS: Final = WINDOW_NS  # Causes move no faster.
+STALE_NS: Final = 3 * WINDOW_NS  # A journal is behind a run that goes on.
 Paid = Callable[[int], UsdMicros | None]
 
 
 class RecordedCauses:
-    """`paid`: what the run was charged until a wall time; None: unknown. Money before the recording is in no cause."""
+    """`paid`: what the run was charged until a wall time; None: unknown. Money before the recording is in no cause.
 
-    def __init__(self, paid: Paid) -> None:
+    `run`: the account that the governor has kept of the whole run. It is told as the last one.
+    """
+
+    def __init__(self, paid: Paid, run: Mapping[Cause, Amount] | None = None) -> None:
+        self._run = run or {}
         self._time = LogTime(paid=self._spent)
         self._paid = paid
         self._ahead_ns = 0
@@ -44,7 +49,12 @@ class RecordedCauses:
         """The recording has ended. What no rank had told by then is as its phase says, or as its last step was."""
         if self._time.records:
             self._time.end()
-            yield self._told(self._time.clock.now, step, self._time.whole.by_cause)
+            yield self._told(self._time.clock.now, step, self._whole(self._time.whole.by_cause))
+
+    def _whole(self, recorded: Mapping[Cause, Amount]) -> Mapping[Cause, Amount]:
+        """The run's own account, which also knows other tenants and hardware, unless it ends before the recording."""
+        run_ns, recorded_ns = (sum(amount.ns for amount in one.values()) for one in (self._run, recorded))
+        return self._run if self._run and run_ns + STALE_NS >= recorded_ns else recorded
 
     def _spent(self, now: MonoNs) -> int:
         paid = self._paid(now + self._ahead_ns)

@@ -5,10 +5,11 @@ Of a node's ranks the lowest speaks for the run: it has the same steps. Causes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
@@ -36,13 +37,13 @@ STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
 class Recording:
     """One pass over a run's recording in the order in which it was written."""
 
-    def __init__(self, directory: Path, run: str, paid: Paid) -> None:
+    def __init__(self, directory: Path, run: str, paid: Paid, account: Mapping[Cause, Amount] | None = None) -> None:
         self.faulty = 0  # Lines that are no frames.
         self.problem: str | None = None  # One line, where a part could not be read.
         self._directory = directory
         self._run = run
         self._clock = RecordedClock()
-        self._causes = RecordedCauses(paid)
+        self._causes = RecordedCauses(paid, account)
         self._attempt = ""
         self._ranks: dict[int, int] = {}  # Of the present attempt: each connection's rank.
         self._tokens_per_step: int | None = None

@@ -12,7 +12,7 @@ from governor.core.attribution.rows import Whole, whole_of
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.events.inputs import Bye, Disconnected, Event, Hello, PhaseChange, Step, TrainerExited
-from governor.replay.logs import records
+from governor.replay.logs import STATES, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
 from governor.replay.readers.text import TextOptions
@@ -48,6 +48,8 @@ class LogTime:
         self._meta: Mapping[str, Any] = {}
         self._now = MonoNs(0)
         self._is_gap = False
+        self._is_coarse = True  # So far its time stamps are whole seconds. Several steps may have the same.
+        self._before = MonoNs(0)  # Until when its time was told before this record.
         self._last: Step | None = None
         self._attempt: str | None = None
         self._told: set[str] = set()
@@ -64,6 +66,8 @@ class LogTime:
         fault = self.clock.read_frame(record) if own else self.clock.read(record)
         if self.records == 1:
             self._open(record)
+        self._before = self._now
+        self._is_coarse = self._is_coarse and not own and self._is_whole()
         now = max(self._now, self.clock.now)
         self._tick(now)
         if own and is_halt(record):
@@ -150,18 +154,30 @@ class LogTime:
         self._told.update(name for name in _TOLD if getattr(step, name) is not None)
         if not self.clock.is_timed and self._ranks is None:
             self._tick(MonoNs(self._now + self._length_ns(step)))
+        elif self._is_coarse and self._last is not None:
+            # It ended within the second of its stamp: its own time tells where.
+            ended = min(self._before + self._length_ns(step), self.clock.now + NS_PER_S - 1)
+            self._tick(MonoNs(max(self._now, ended)))
         self._last = step
         ended = step.ended if step.ended is not None else self._now
         self.account.step(step.rank, step, MonoNs(min(ended, self._now)))
 
     def _length_ns(self, step: Step) -> int:
-        """How long the steps since the last line took, of a log whose records have no time but tell of that."""
-        if step.step_s is None or not 0 < step.step_s <= STEP_S_MAX:
+        """How long the steps since the last line took, as these themselves tell."""
+        length_s = step.step_s
+        if length_s is None and self.clock.is_timed:
+            length_s = sum(getattr(step, name) or 0.0 for name in _PARTS)
+        if length_s is None or not 0 < length_s <= STEP_S_MAX:
             return 0
         steps = step.step - self._last.step if self._last is not None and step.step > self._last.step else 1
-        return round(step.step_s * NS_PER_S) * steps
+        return round(length_s * NS_PER_S) * steps
+
+    def _is_whole(self) -> bool:
+        """Whether the record's own time has no fraction of a second."""
+        return self.clock.first_s % 1 == 0 and self.clock.now % NS_PER_S == 0
 
 
+_PARTS: Final = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "eval_s")
 _TOLD: Final = ("step_s", "data_s", "forward_s", "backward_s", "comm_s", "checkpoint_s", "eval_s", "tokens")
 
 
@@ -197,13 +213,18 @@ def goodput_of(path: Path, price: UsdMicros | None, fields: Fields, text: TextOp
         problem = f"{problem}, as {'was' if faulty == 2 else 'were'} {faulty - 1} more"
     whole = log.whole
     if problem is None and not whole.wall_ns:
-        problem = f"{path}: {_why_none(log)}"
+        problem = f"{path}: {_why_none(path, log)}"
     return LogGoodput(path, whole, log.steps, tuple(log.missing()), problem)
 
 
-def _why_none(log: LogTime) -> str:
+def _why_none(path: Path, log: LogTime) -> str:
     if not log.records:
         return "holds no record"
     if not log.steps:
         return "no record in it is of a step; name its fields with --map FIELD=NAME"
+    if path.name in STATES:
+        return (
+            "a trainer_state.json has no times; give what the training printed with times, or TensorBoard's event "
+            "files of the same Trainer"
+        )
     return "its records have neither times nor step times; name them with --map t=NAME or --map step_s=NAME"

@@ -17,7 +17,8 @@ import click
 from governor.cli.common import ExitCode, Failed, settings_from, sockets
 from governor.cli.cost.charges import journals_in
 from governor.core.attribution.account import TimeAccount
-from governor.core.attribution.rows import told_time
+from governor.core.attribution.causes import Amount, Cause
+from governor.core.attribution.rows import told_time, whole_of
 from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED
@@ -147,6 +148,16 @@ def _kept(run: str, state_dir: Path, unread: list[str]) -> Kept | None:
         if one is not None:
             found.append(one)
     return max(found, key=lambda one: int(one.row.get("wall_ns") or 0), default=None)
+
+
+def account_of(run: str, state_dir: Path) -> Mapping[Cause, Amount] | None:
+    """What the run's time and dollars went to, by its journal, as its report has them. None: it has no account."""
+    kept = _kept(run, state_dir, [])
+    try:
+        time = kept.row.get("time") if kept is not None else None
+        return None if time is None else whole_of(TimeAccount.restored(time, same_boot=False)).by_cause
+    except _NOT_OURS:
+        return None
 
 
 def _read(path: str, run: str) -> Kept | None:

@@ -234,6 +234,11 @@ def utc_text(wall: int) -> str:
     return f"{date_text(wall)}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"
 
 
+def utc_fine_text(wall: int) -> str:
+    """ "2026-11-21T20:09:14.250000Z": micro-seconds, rounded down. Several steps end within one second."""
+    return f"{utc_text(wall)[:-1]}.{wall % NS_PER_S // 1000:06}Z"
+
+
 def parse_utc(text: str) -> WallNs:
     """Read a date, or a date and time, that is in UTC or names no zone. ValueError says what is accepted."""
     match = _UTC.fullmatch(text.strip())

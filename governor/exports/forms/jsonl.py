@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from governor.core.base.units import utc_text
+from governor.core.base.units import utc_fine_text
 from governor.exports.form import Of, Written
 from governor.exports.owned import OwnFiles, own_files
 from governor.exports.series import Causes, Gpu, Happened, Item, Point
@@ -41,7 +41,7 @@ class Files:
         self._own = own
 
     def put(self, item: Item) -> None:
-        head: dict[str, Any] = {"timestamp": utc_text(item.wall), "step": item.step}
+        head: dict[str, Any] = {"timestamp": utc_fine_text(item.wall), "step": item.step}
         match item:
             case Point():
                 of_training = {name: v for name, v in item.values.items() if name.startswith(IN_TRAINING)}

@@ -102,11 +102,14 @@ ROWS = (
 CHARGES = (charge("c1", 0, 20, 2_000_000), charge("c2", 20, 40, 1_000_000), charge("c3", 0, 40, 7, run="other"))
 
 
-def leave_journal(state: Path, rows: Sequence[Row] = ROWS, charges: Sequence[dict[str, Any]] = CHARGES) -> None:
+def leave_journal(
+    state: Path, rows: Sequence[Row] = ROWS, charges: Sequence[dict[str, Any]] = CHARGES,
+    runs: dict[str, dict[str, Any]] | None = None,
+) -> None:  # fmt: skip
     state.mkdir(parents=True, exist_ok=True)
     journal, problem = open_journal(str(state / "costgov.db"), str(state))
     assert problem is None
-    assert journal.save_runs({}, charges, rows, full=True)
+    assert journal.save_runs(runs or {}, charges, rows, full=True)
     journal.close()
 
 

@@ -73,20 +73,20 @@ def test_the_seeds_files_hold_steps_gpus_and_what_happened(left: Path, tmp_path:
         for name in ("training_metrics", "performance_metrics", "gpu_metrics", "events")
     )
     assert training[0] == {
-        "timestamp": "2027-01-15T08:00:10Z", "step": 1, "loss": 2.0, "tokens_total": 1000.0, "steps_per_second": 2.0,
-        "spend_usd": 1.0,
+        "timestamp": "2027-01-15T08:00:10.000000Z", "step": 1, "loss": 2.0, "tokens_total": 1000.0,
+        "steps_per_second": 2.0, "spend_usd": 1.0,
     }  # fmt: skip
     assert [line.get("loss") for line in training] == [2.0, 2.0, "nan"]
     assert training[1]["learning_rate"] == 0.001
     assert performance[1] == {
-        "timestamp": "2027-01-15T08:00:20Z", "step": 2, **PARTS, "other_s": 0.125, "steps_per_second": 2.0,
+        "timestamp": "2027-01-15T08:00:20.000000Z", "step": 2, **PARTS, "other_s": 0.125, "steps_per_second": 2.0,
         "tokens_per_second": 2000.0, "spend_usd": 2.0, "usd_per_mtok": 0.2,
     }  # fmt: skip
     assert "usd_per_mtok" not in performance[0], "no window had closed: unknown is not zero"
     assert gpu == [
-        {"timestamp": "2027-01-15T08:00:15Z", "step": 1, "gpu": 0, "uuid": "GPU-a", "busy_frac": 0.5,
+        {"timestamp": "2027-01-15T08:00:15.000000Z", "step": 1, "gpu": 0, "uuid": "GPU-a", "busy_frac": 0.5,
          "memory_used_bytes": 10, "memory_total_bytes": 80},
-        {"timestamp": "2027-01-15T08:00:15Z", "step": 1, "gpu": 1, "uuid": "GPU-b", "memory_total_bytes": 80},
+        {"timestamp": "2027-01-15T08:00:15.000000Z", "step": 1, "gpu": 1, "uuid": "GPU-b", "memory_total_bytes": 80},
     ]  # fmt: skip
     assert [(line["step"], line["event"], line["text"]) for line in events] == [
         (0, "attempt", "a1, policy default, 2 ranks"),
@@ -236,7 +236,7 @@ def test_without_a_recording_there_is_what_the_journal_says(state: Path, tmp_pat
     assert (code, "has no recording" in err) == (0, True)
     assert (json.loads(out)["points"], json.loads(out)["events"], json.loads(out)["recorded"]) == (1, 5, False)
     assert read_lines(tmp_path / "performance_metrics.jsonl") == [
-        {"timestamp": "2027-01-15T08:00:15Z", "step": None, "spend_usd": 1.5, "usd_per_mtok": 0.2}
+        {"timestamp": "2027-01-15T08:00:15.000000Z", "step": None, "spend_usd": 1.5, "usd_per_mtok": 0.2}
     ]
     assert (tmp_path / "training_metrics.jsonl").read_text() == ""
 
@@ -339,3 +339,13 @@ def test_a_link_in_the_place_of_the_parts_is_told_as_that(left: Path, tmp_path: 
     code, _, err = export(RUN, "--jsonl", str(tmp_path / "to"))
     assert (code, "no directory of an export" in err) == (ExitCode.FAILED, True)
     assert (tmp_path / "other").is_dir()
+
+
+def test_goodput_reads_the_times_of_an_export_alone_and_says_so(left: Path, tmp_path: Path) -> None:
+    export(RUN, "--jsonl", str(tmp_path / "to"))
+    result = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to"), "--json"))
+    logs = json.loads(result.stdout)["logs"]
+    assert [Path(one["log"]).name for one in logs] == ["performance_metrics.jsonl"]
+    assert result.stderr.count("an export of costgov") == 1
+    result = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to" / "causes.jsonl")))
+    assert result.exit_code == ExitCode.FAILED

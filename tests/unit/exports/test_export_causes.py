@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from governor.core.attribution.account import Amount, TimeAccount
+from governor.core.attribution.causes import Cause
+from governor.core.base.units import NS_PER_S
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import OF_WHICH_FIELDS
@@ -47,6 +50,20 @@ def test_causes_add_up_to_the_recordings_time_and_to_its_money(state: Path, tmp_
     assert math.isclose(seconds[-1]["data_starvation"], 10, abs_tol=0.3)
     for before, after in pairwise(seconds):
         assert all(after[cause] >= value for cause, value in before.items()), "cumulative"
+
+
+@pytest.mark.parametrize(("own_s", "is_told"), [(40, True), (3, False)])
+def test_the_last_causes_are_those_of_the_runs_own_account(
+    state: Path, tmp_path: Path, own_s: int, *, is_told: bool
+) -> None:
+    amounts = {Cause.PRODUCTIVE: Amount(NS_PER_S, 100), Cause.OTHER_TENANTS: Amount((own_s - 1) * NS_PER_S, 3_900)}
+    row = {"time": TimeAccount(by_cause=amounts, has_begun=True).snapshot()}
+    leave_recording(state, [hello(0), *(step(n, n, step_s=1.0, **SECONDS) for n in range(1, 41))])
+    leave_journal(state, [], [charge("c1", 0, 40, 4_000)], {RUN: row})
+    document(RUN, "--jsonl", str(tmp_path))
+    last = {cause: value for cause, value in causes(tmp_path, "_s")[-1].items() if value}
+    assert (last == {"productive": 1.0, "other_tenants": own_s - 1.0}) is is_told
+    assert (causes(tmp_path, "_usd")[-1].get("other_tenants") == 0.0039) is is_told
 
 
 def test_without_a_price_causes_have_seconds_alone(state: Path, tmp_path: Path) -> None:
@@ -106,7 +123,7 @@ def test_gpus_have_what_the_driver_tells(state: Path, tmp_path: Path) -> None:
     document(RUN, "--jsonl", str(tmp_path))
     first, second = read_lines(tmp_path / "gpu_metrics.jsonl")
     assert first == {
-        "timestamp": "2027-01-15T08:00:02Z", "step": 1, "gpu": 0, "uuid": "GPU-a", "busy_frac": 0.5,
+        "timestamp": "2027-01-15T08:00:02.000000Z", "step": 1, "gpu": 0, "uuid": "GPU-a", "busy_frac": 0.5,
         "power_w": 650.5, "temperature_c": 71.0, "xid_total": 1.0, "is_lost": 1.0,
     }  # fmt: skip
     assert second["busy_frac"] == 0.25

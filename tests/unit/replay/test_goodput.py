@@ -94,3 +94,32 @@ def test_a_log_that_tells_its_data_and_no_passes_says_what_counts_as_productive(
     assert seconds(one)[Cause.DATA] == pytest.approx(50.0)
     (missing,) = one.missing
     assert "passes" in missing
+
+
+PARTS = {"data_s": 0.1, "forward_s": 0.03, "backward_s": 0.06, "optimizer_s": 0.01}
+
+
+@pytest.mark.parametrize("own", [{"step_s": 0.2}, {}])
+@pytest.mark.parametrize("stamp", [int, lambda at: f"2026-05-28T20:{int(at) // 60:02}:{int(at) % 60:02}Z"])
+def test_stamps_of_whole_seconds_do_not_make_of_five_steps_one(
+    tmp_path: Path, stamp: Any, own: dict[str, float]
+) -> None:
+    rows = [{"timestamp": stamp(1_000 + n / 5), "step": n, "loss": 2.0, **PARTS, **own} for n in range(1, 301)]
+    found = seconds(told(tmp_path / "a.jsonl", *rows))
+    assert found[Cause.PRODUCTIVE] == pytest.approx(30, abs=1.0)
+    assert found[Cause.DATA] == pytest.approx(30, abs=1.0)
+    assert found.get(Cause.UNKNOWN, 0.0) < 1.0
+
+
+def test_a_pause_in_a_log_of_whole_seconds_is_still_one(tmp_path: Path) -> None:
+    at = [1_000 + n / 5 + (60 if n > 150 else 0) for n in range(1, 301)]
+    rows = [{"timestamp": int(when), "step": n, "loss": 2.0, **PARTS, "step_s": 0.2} for n, when in enumerate(at, 1)]
+    assert seconds(told(tmp_path / "a.jsonl", *rows))[Cause.UNKNOWN] == pytest.approx(60, abs=1.5)
+
+
+def test_a_trainer_state_without_times_says_what_to_give_instead(tmp_path: Path) -> None:
+    history = [{"step": 20, "loss": 5.4, "epoch": 0.1}, {"step": 40, "loss": 5.3, "epoch": 0.2}]
+    one = told(tmp_path / "trainer_state.json", json.dumps({"log_history": history}))
+    assert one.problem is not None
+    assert "has no times" in one.problem
+    assert "--map" not in one.problem

@@ -139,6 +139,27 @@ def test_a_sampler_that_talks_nonsense_has_no_readings(real: RealWorld, line: by
     assert real.gpus.status == "GPU sampler writes what we cannot read"
 
 
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ({"busy_frac": 4e7, "memory_used_bytes": 2**63 - 1, "memory_total_bytes": 0}, (None, None, None, 71.0)),
+        ({"memory_used_bytes": 80_000_000_001, "memory_total_bytes": 80_000_000_000}, (0.5, None, 8e10, 71.0)),
+        ({"busy_frac": -1, "figures": {"temperature_c": -(2**31)}}, (None, 4, 8e10, None)),
+        ({"busy_frac": float("nan"), "figures": {"temperature_c": 2**32 - 1}}, (None, 4, 8e10, None)),
+    ],
+)
+def test_what_no_gpu_can_have_is_absent(
+    real: RealWorld, told: dict[str, object], known: tuple[float | None, ...]
+) -> None:
+    sane = {
+        "uuid": "GPU-1", "name": "H100", "busy_frac": 0.5, "memory_used_bytes": 4,
+        "memory_total_bytes": 80_000_000_000, "pids": [], "figures": {"temperature_c": 71.0},
+    }  # fmt: skip
+    real.say(json.dumps({"gpus": [sane | told], "status": "ok"}).encode() + b"\n")
+    (one,) = real.gpus.read() or ()
+    assert (one.busy_frac, one.memory_used_bytes, one.memory_total_bytes, one.figures.temperature_c) == known
+
+
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
     gpus = NvmlSampler([str(tmp_path / "missing")], FakeClock())
     fd = gpus.fileno()

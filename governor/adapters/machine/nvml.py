@@ -19,7 +19,7 @@ from typing import Any
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.own_process import OwnProcess
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.hardware import NAMED, read_figures
+from governor.core.events.hardware import FIGURE_BOUNDS, NAMED, read_figures
 from governor.ports import Clock, GpuReading
 
 # Ten missed samples: older figures would pass for present ones.
@@ -29,6 +29,7 @@ GIVEN_UP_AFTER_S = 120.0
 # A driver being reinstalled is back in minutes. A crash loop must cost nothing.
 RESTART_PERIOD_S = 30.0
 LINE_BYTES_MAX = 256 * 1024  # 16 GPUs × 128 processes are below 64 KiB.
+MEMORY_BYTES_MAX = 2**50
 _SAMPLER_MODULE = "governor.adapters.machine.nvml_process"
 _NO_DRIVER_EXIT_CODE = 3  # nvml_process.NO_DRIVER_EXIT_CODE; that module is loaded by the sampler alone.
 
@@ -158,12 +159,25 @@ def absent_figures(readings: Sequence[GpuReading]) -> list[str]:
     ]
 
 
+def _plausible(name: str, value: Any) -> Any:
+    bound = FIGURE_BOUNDS.get(name)
+    return value if bound is None or type(value) not in (int, float) else _within(value, bound)
+
+
+def _within(told: Any, bound: float) -> Any:
+    """What no driver in its right mind tells is not known."""
+    return told if told is None or 0 <= told <= bound else None
+
+
 def _reading(gpu: dict[str, Any]) -> GpuReading:
-    figures = read_figures(gpu.get("figures", {}))
+    told = gpu.get("figures", {})
+    figures = read_figures({name: _plausible(name, value) for name, value in told.items()})
     if figures is None:
         raise ValueError("figures")
+    total = _within(gpu["memory_total_bytes"], MEMORY_BYTES_MAX)
     return GpuReading(
-        uuid=str(gpu["uuid"]), name=str(gpu["name"]), busy_frac=gpu["busy_frac"],
-        memory_used_bytes=gpu["memory_used_bytes"], memory_total_bytes=gpu["memory_total_bytes"],
+        uuid=str(gpu["uuid"]), name=str(gpu["name"]), busy_frac=_within(gpu["busy_frac"], 1.0),
+        memory_used_bytes=_within(gpu["memory_used_bytes"], total or MEMORY_BYTES_MAX),
+        memory_total_bytes=total or None,
         pids=None if gpu["pids"] is None else tuple(gpu["pids"]), figures=figures,
     )  # fmt: skip

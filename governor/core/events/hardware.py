@@ -92,6 +92,16 @@ NAMED: Final[Mapping[str, str]] = {
     "ecc_uncorrected_total": "ECC errors",
     "xid_total": "XID errors",
 }
+# What a driver tells beyond these is a fault of its own, or a value that stands for none.
+FIGURE_BOUNDS: Final[Mapping[str, float]] = {
+    "power_w": 1e5,
+    "power_limit_w": 1e5,
+    "temperature_c": 250.0,
+    "sm_clock_mhz": 1e5,
+    "sm_clock_max_mhz": 1e5,
+    "memory_clock_mhz": 1e5,
+    "memory_clock_max_mhz": 1e5,
+}
 UNTOLD: Final = GpuFigures()
 _COUNTS: Final = frozenset({"clock_reasons", "ecc_corrected_total", "ecc_uncorrected_total", "xid_total"})
 _FLAGS: Final = frozenset({"is_mig", "is_lost"})

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.parts import RankSums, cut, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Ack, Event, Hello, PhaseChange, Step
+from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import told_parts
 from governor.reports.run.stability import Spread, Stability
@@ -103,6 +103,9 @@ class RunSeries:
     _first_steps: set[int] = field(default_factory=set)  # Ranks that have stepped in this attempt.
     _tokens_per_step: int | None = None
     _piece: int = 0
+    _save_began: MonoNs | None = None
+    _untimed_s: float = 0.0  # Of the saves that no step has told the time of.
+    _is_save_told: bool = False  # Since the last step.
 
     def see(self, event: Event) -> None:
         if isinstance(event, Step):
@@ -112,13 +115,51 @@ class RunSeries:
         elif isinstance(event, GpuSample):
             self._gpus(event)
         elif isinstance(event, PhaseChange):
-            if event.phase == "eval" and event.rank == self.lead:
-                self._mark(event.at, "evaluation", "an evaluation began", event.step)
+            if event.rank == self.lead:
+                self._phase(event)
+        elif isinstance(event, Bye) and event.rank == self.lead:
+            self._end_save(event.at)
         elif isinstance(event, Ack) and event.what == "saved" and event.rank in (self.lead, None):
             self._saved(event.at, event.step, "whole and durable")
         if self.began is None:
             self.began = event.at
         self.ended = event.at
+
+    def _phase(self, phase: PhaseChange) -> None:
+        """A save is told as it begins, with its step. The next step, if one comes, has its time."""
+        self._end_save(phase.at)
+        if phase.phase == "eval":
+            self._mark(phase.at, "evaluation", "an evaluation began", phase.step)
+        elif phase.phase == "checkpoint":
+            self._save_began = phase.at
+            if not self._is_save_told:
+                self.saves += 1
+                self._is_save_told = True
+                self._mark(phase.at, "save", "a save", phase.step)
+
+    def _end_save(self, at: MonoNs) -> None:
+        if self._save_began is not None:
+            self._untimed_s += (at - self._save_began) / NS_PER_S
+            self.save_s += (at - self._save_began) / NS_PER_S
+            self._save_began = None
+
+    def _save_of(self, step: Step, checkpoint_s: float) -> None:
+        """What it tells of the time since the step before is exact: the time between frames is not counted again."""
+        self._end_save(step.at)
+        if not self._is_save_told and checkpoint_s:
+            self.saves += 1
+            self._saved(step.at, step.step, f"{checkpoint_s:.3g} s in the step")
+        elif checkpoint_s:
+            self._time_mark(checkpoint_s)
+        self.save_s += checkpoint_s - self._untimed_s
+        self._untimed_s, self._is_save_told = 0.0, False
+
+    def _time_mark(self, checkpoint_s: float) -> None:
+        for place in range(len(self.marks) - 1, max(-1, len(self.marks) - 4), -1):
+            if self.marks[place].kind == "save":
+                mark = self.marks[place]
+                self.marks[place] = mark._replace(text=f"{mark.text}, {checkpoint_s:.3g} s")
+                return
 
     def note(self, record: Mapping[str, Any], at: MonoNs) -> None:
         """A line of the recorder's own."""
@@ -157,6 +198,7 @@ class RunSeries:
     def _hello(self, hello: Hello) -> None:
         if hello.attempt != self._attempt:
             self._attempt = hello.attempt
+            self._save_began, self._untimed_s, self._is_save_told = None, 0.0, False
             self.attempts += 1
             self._first_steps.clear()
             self.stability.new_attempt()
@@ -189,10 +231,8 @@ class RunSeries:
         for name, value in drawn.items():
             if value is not None:
                 self._draw(name, at_s, value)
-        if step.checkpoint_s:
-            self.saves += 1
-            self.save_s += step.checkpoint_s
-            self._saved(step.at, step.step, f"{step.checkpoint_s:.3g} s in the step")
+        if step.checkpoint_s is not None:
+            self._save_of(step, step.checkpoint_s)
         if step.step_s is None:
             return
         self._draw("step time, s", at_s, step.step_s)

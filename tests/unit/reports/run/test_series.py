@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from governor.core.base.units import MonoNs
-from governor.core.events.inputs import Step
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import PhaseChange, Step
 from governor.reports.run.document import run_document
 from governor.reports.run.series import MARKS_MAX, RunSeries
 from governor.reports.run.stability import SPIKES_MAX, Spikes, Spread, Stability
@@ -181,3 +181,20 @@ def test_of_few_steps_the_longest_one_is_in_the_last_percentile() -> None:
         spread.add(length)
     assert spread.quantile(0.99) == pytest.approx(0.953, rel=0.01)
     assert spread.quantile(0.5) == pytest.approx(0.1, rel=0.01)
+
+
+def phase(seconds: float, name: str, number: int) -> PhaseChange:
+    return PhaseChange(MonoNs(round(seconds * NS_PER_S)), None, "llama", 0, name, number)
+
+
+def test_saves_have_the_step_that_they_are_of_and_the_last_one_counts() -> None:
+    series = RunSeries()
+    series.see(hello(0))
+    for number in range(1, 51):
+        series.see(step(number, number, checkpoint_s=0.5 if number == 26 else 0.0))
+        if number in (25, 50):
+            series.see(phase(number + 0.1, "checkpoint", number))
+            series.see(phase(number + 0.7, "train", number))
+    assert [(mark.step, mark.kind) for mark in series.marks if mark.kind == "save"] == [(25, "save"), (50, "save")]
+    assert series.saves == 2
+    assert series.save_s == pytest.approx(0.5 + 0.6)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from governor.adapters.machine.gpu_watch import GpuWatch
 from governor.adapters.machine.host_use import HostUseWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
@@ -15,6 +17,15 @@ from governor.core.base.identity import ProcessId
 from governor.core.engine.node import Node
 from governor.core.views.metrics import GpuMetrics, MachineMetrics
 from governor.ports import Clock, Cloud, Gpus, Processes
+
+log = structlog.get_logger("costgov")
+
+
+def _tell_gpus(unread: str | None) -> None:
+    if unread is None:
+        log.info("gpus_read_again")
+    else:
+        log.warning("gpus_unread", reason=unread)
 
 
 @dataclass(slots=True)
@@ -29,10 +40,12 @@ class MachineWatch:
     attended: Callable[[], tuple[ProcessId, ...]]  # What `costgov run` has launched.
     own_files: Sequence[OwnFileWatch]
     host: HostUseWatch = field(init=False)
+    gpu_watch: GpuWatch = field(init=False)
     _closing: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.host = HostUseWatch(self._ranks)
+        self.gpu_watch = GpuWatch(self.gpus, self.processes, self.attended, tell=_tell_gpus)
 
     def sources(self) -> list[Any]:
         exclusive = self.node.facts.exclusive
@@ -40,7 +53,7 @@ class MachineWatch:
         notices, uids = NoticeWatch(self.cloud, self.clock), UidRangeWatch()
         self._closing = [memory, oom_kills, notices, uids, self.host, *self.own_files]
         return [
-            GpuWatch(self.gpus, self.processes, self.attended),
+            self.gpu_watch,
             *((memory,) if exclusive else (memory, oom_kills)),  # `costgov run` counts for its command.
             self.host,
             notices,

@@ -319,6 +319,7 @@ class Governor:
                 "price": self.prices.chosen.document(),
                 "alerts": self.alerts.document(),
                 "gpu_status": self.gpus.status,
+                "gpus_unread": self.machine.gpu_watch.unread,
             },
             "unwatched_gpu_processes": self.unwatched(),
         }

@@ -94,6 +94,8 @@ def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
         for test in governor.get("selftest", [])
         if not test["ok"]
     ]
+    if governor.get("gpus_unread"):
+        lines.append(Styled(f"no GPU figures: {plain(governor['gpus_unread'])}", "bold yellow"))
     remarks = (governor.get("price") or {}).get("remarks", [])
     lines += [Styled(f"price: {plain(remark['text'])}", "bold yellow") for remark in remarks if remark["alarm"]]
     lines += [

@@ -59,6 +59,9 @@ class GpuWatch:
     processes: Processes
     command: Callable[[], tuple[ProcessId, ...]] = tuple
     accelerators: Callable[[], Sequence[str] | None] = accelerators
+    tell: Callable[[str | None], None] = lambda _: None  # Why figures that there were are gone; None: they are back.
+    unread: str | None = None  # What was told.
+    _has_read: bool = False
     _look_at: MonoNs = MonoNs(0)
     _count_at: MonoNs = MonoNs(0)
     _counted: int | None = None  # None also if the kernel does not list them.
@@ -68,6 +71,7 @@ class GpuWatch:
             return []
         self._look_at = MonoNs(at + LOOK_PERIOD_NS)
         readings = self.gpus.read()
+        self._note(is_read=readings is not None)
         if readings is None:
             return [GpuProcessesSeen(at, frozenset(), problem=self._problem())]
         if any(reading.pids is None for reading in readings):
@@ -79,6 +83,17 @@ class GpuWatch:
         hidden = self._hidden(at, len(readings))
         seen = GpuProcessesSeen(at, pids, unnamed, hidden, own=self._own(pids), is_read=self._counted is None)
         return [seen, _sample(at, readings)]
+
+    def _note(self, *, is_read: bool) -> None:
+        """Tell once that a sampler has died or hangs, and once that it is back. A node without a driver has none."""
+        if is_read:
+            self._has_read = True
+            if self.unread is not None:
+                self.unread = None
+                self.tell(None)
+        elif self._has_read and self.unread is None:
+            self.unread = self._problem() or self.gpus.status
+            self.tell(self.unread)
 
     def _hidden(self, at: MonoNs, shown: int) -> str | None:
         """Why processes may be hidden: a container with some of a machine's GPUs does not see the others' processes."""

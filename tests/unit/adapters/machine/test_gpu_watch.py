@@ -109,3 +109,17 @@ def test_what_the_gpus_do_is_told_beside_who_computes_on_them() -> None:
         at, None, (0.9, None), ("GPU-1", "GPU-2"), (5, 1), (80, None), pids, (UNTOLD, lost), ("H100", "H100")
     )
     gpus.close()
+
+
+def test_a_sampler_that_dies_is_told_once_and_that_it_is_back_once() -> None:
+    gpus, told = FakeGpus(), list[str | None]()
+    watch = GpuWatch(gpus, FakeProcesses(), tell=told.append)
+    for number in range(1, 13):
+        if number in (3, 9):
+            gpus.offer([GpuReading("GPU-1", "H100", 0.9, 1, ())])
+        if number == 6:
+            gpus.silence("GPU sampler ended with code -9")
+        watch.poll(MonoNs(number * LOOK_PERIOD_NS))
+    gpus.close()
+    assert told == ["GPU sampler ended with code -9", None]
+    assert watch.unread is None

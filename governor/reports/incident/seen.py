@@ -19,6 +19,7 @@ from governor.text.moments import Snapshot
 
 CLOSE_MAX: Final = 400  # Records before the verdict that are shown one by one.
 SLACK_NS: Final = 60 * NS_PER_S  # The wall clock may be set between the segment's head and the halt.
+TOLD_BEFORE_NS_MAX: Final = 30 * NS_PER_S  # Of one clock. A trainer in a time namespace may have another.
 _TIME_NS_MAX: Final = 2**63
 _AS_JUDGED: Final = frozenset({"steps_per_s", "tokens_per_s", "data_frac", "own_s"})
 _TIMES: Final = ("step_s", "data_s", "forward_s", "comm_s", "checkpoint_s", "hold_s", "eval_s")
@@ -59,6 +60,7 @@ class Seen:
         self._tokens_per_step: float | None = None
         self._stepped_s: float | None = None
         self._without_comm: dict[int, int] = {}
+        self._told_s = 0.0
 
     @property
     def verdict_s(self) -> float:
@@ -78,12 +80,20 @@ class Seen:
             self._began_ns = at
         at_s = (at - self._began_ns) / NS_PER_S
         if kind == "step":
-            self._step(record, at_s)
+            self._step(record, self._ended_s(record, at, at_s))
         elif kind == "note":
             return self._note(record, at, at_s)
         elif kind == "hello":
             self._hello(record)
         return True
+
+    def _ended_s(self, step: Mapping[str, Any], at: int, at_s: float) -> float:
+        """When the trainer told it: the governor reads the steps of half a second at one moment."""
+        told = step.get("mono_ns")
+        if type(told) is int and 0 <= at - told <= TOLD_BEFORE_NS_MAX:
+            at_s -= (at - told) / NS_PER_S
+        self._told_s = max(at_s, self._told_s)
+        return self._told_s
 
     def end(self) -> None:
         """After the last record: how long it had been silent at the verdict."""

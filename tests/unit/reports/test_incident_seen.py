@@ -155,3 +155,13 @@ def test_a_step_that_the_rule_leaves_out_is_not_drawn() -> None:
     told = [PASSES | ({"comm_s": 0.4} if number % 4 == 1 else {}) for number in range(1, 9)]
     seen = seen_of(snapshot, *(step(number, number, **one) for number, one in enumerate(told, start=1)))
     assert [column.high for column in seen.quantities["own_s"].close] == [0.6, 0.6]
+
+
+def test_steps_that_were_read_at_one_moment_are_drawn_where_each_was_told() -> None:
+    seen = Seen(nan_halt())
+    for number in range(1, 11):
+        frame = step(1 if number == 1 else 2, number)
+        assert seen.read(frame | {"mono_ns": frame["at_ns"] - (10 - number) * NS_PER_S // 10}, AHEAD)
+    places = [column.at for column in seen.quantities["loss"].close]
+    assert places == sorted(set(places))
+    assert places[-1] == 1.0

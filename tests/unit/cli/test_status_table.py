@@ -7,7 +7,7 @@ import pytest
 from governor.cli.status_table import render_status
 from governor.core.base.units import MonoNs
 from governor.core.views.status import run_status
-from governor.text.screen import Screen
+from governor.text.screen import FILE, Screen
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import make_node
 
@@ -64,3 +64,10 @@ def test_a_narrow_table_has_one_line_a_run_and_says_below_it_what_a_column_would
         starting = "\n".join(shown(columns, state="starting", ranks_connected=0, world_size=1, last_frame_age_s=None))
         assert "ranks are connected" not in starting
         assert "0/1" not in starting.split()
+
+
+def test_gpus_that_cannot_be_read_any_more_are_said_with_why() -> None:
+    governor = {"node": "n", "mode": "enforce", "policies": [], "alerts": {}, "cloud": {}}
+    told = render_status({"governor": governor | {"gpus_unread": "GPU sampler ended with code -9"}, "runs": []}, FILE)
+    assert "no GPU figures: GPU sampler ended with code -9" in told
+    assert "no GPU figures" not in render_status({"governor": governor, "runs": []}, FILE)

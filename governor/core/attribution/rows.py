@@ -199,16 +199,8 @@ def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
         "usd": usd,
         "share": amount.ns / whole.wall_ns if whole.wall_ns else None,
         "usd_per_hour": usd / hours if hours else None,
-        **_said_of(whole, cause),
+        **_words(whole, cause),
     }
-
-
-def _said_of(whole: Whole, cause: Cause) -> dict[str, Any]:
-    """What is said beside the figures. A fault in that costs the words: the governor, whom somebody asks, goes on."""
-    try:
-        return _words(whole, cause)
-    except Exception as error:  # noqa: BLE001 - the guard around words.
-        return {"confidence": "low", "kind": None, "evidence": _fault(error), "next_step": None}
 
 
 def how_sure(cause: Cause, *, is_weak: bool) -> tuple[str, str]:

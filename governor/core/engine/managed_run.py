@@ -61,6 +61,10 @@ class RunHistory(Bought):
         """It holds the node from here on."""
         self.paid_from = at
 
+    def show_untold(self, untold: Amount) -> None:
+        """While it stands in for a command, what that has taken is shown with it."""
+        self.untold = untold
+
     def note_halt(self, wall: WallNs) -> None:
         """Count a halt, and remember it for a day."""
         self.incidents_total += 1

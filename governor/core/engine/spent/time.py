@@ -50,7 +50,7 @@ def _show_untold(node: Node, managed: ManagedRun) -> None:
     if managed.is_unattached:
         lasted_ns = max(0, node.ledger.charged_to - node.account.since)
         untold = Amount(lasted_ns, node.ledger.book.unclaimed_usd_micros())
-    managed.history.untold = untold
+    managed.history.show_untold(untold)
 
 
 def count_untold(node: Node, managed: ManagedRun) -> None:

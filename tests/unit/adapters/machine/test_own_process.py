@@ -19,9 +19,12 @@ from trainer_shim.mark import RLIMIT_LOCKS
 
 SAFETY_S = 60
 ROOT = Path(governor.__file__).parent
-# The launched command, which is not ours; the process that goes on as `costgov run`, before all else; and a replay,
-# beside which no command runs.
-MAY_START = ("adapters/command/child.py", "adapters/command/init_process.py", "replay/readers/wandb.py")
+# The launched command, which is not ours; the process that goes on as `costgov run`, before all else; a replay,
+# and `costgov evidence`, beside which no command runs.
+MAY_START = (
+    "adapters/command/child.py", "adapters/command/init_process.py", "adapters/evidence/py_spy.py",
+    "adapters/evidence/trace.py", "replay/readers/wandb.py",
+)  # fmt: skip
 STARTS = {"Popen", "run", "call", "check_call", "check_output", "fork", "posix_spawn", "posix_spawnp", "forkpty"}
 
 

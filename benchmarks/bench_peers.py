@@ -28,7 +28,7 @@ FAULTS: Final = {
     "none": "nothing", "data": "slow data", "slow": "slow rank", "eval": "evaluation", "save": "saves",
 }  # fmt: skip
 CAUSES: Final = {"data": "data_starvation", "slow": "straggler", "eval": "evaluation", "save": "checkpoint_stall"}
-REPEATS: Final = 5
+REPEATS: Final = 3
 WARM: Final = 20  # Steps: the first ones start the loader and fill caches.
 PRICE: Final = 98.32  # Dollars an hour: an on-demand node of eight H100 in 2025.
 RUN_MAX_S: Final = 300.0

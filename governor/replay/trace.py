@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Step
-from governor.core.runs.line_steps import steps_of_line
+from governor.core.events.inputs import Step, steps_of_line
 from governor.text.binned import Line
 
 

@@ -11,8 +11,7 @@ from governor.core.attribution import parts as part
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Step
-from governor.core.runs.line_steps import steps_of_line
+from governor.core.events.inputs import Step, steps_of_line
 
 # Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
 PHASES_MAX: Final = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import BootNs, MonoNs, WallNs
@@ -378,3 +378,13 @@ Event = (
     | RunRecalled
     | HaltMarksRead
 )
+
+
+# A step's number that is further on is a broken one, or of another training, sooner than that of a log's next line.
+LINE_STEPS_MAX: Final = 10_000
+
+
+def steps_of_line(step: int, before: int | None) -> int:
+    """How many steps a line stands for, where `before` is the step of the line before. 1 where that says nothing."""
+    advanced = step - before if before is not None else 1
+    return advanced if 1 < advanced <= LINE_STEPS_MAX else 1

@@ -12,12 +12,11 @@ from typing import Any, Final
 from governor.core.base.findings import Finding, Reading, Verdict, unknown
 from governor.core.base.policy import Mode, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import MonoNs
-from governor.core.events.inputs import Beat, Event, Step, Tick
+from governor.core.events.inputs import Beat, Event, Step, Tick, steps_of_line
 from governor.core.rules.condition import PersistenceTimer, carried_on, condition_of
 from governor.core.rules.trigger import FOREVER, Condition, listens
 from governor.core.rules.triggers import load
 from governor.core.runs.intake import is_paused
-from governor.core.runs.line_steps import steps_of_line
 from governor.core.runs.state import Run
 
 NOT_JUDGED = unknown("not_judged_yet")

@@ -8,13 +8,9 @@ tells a tenth of what it trains. Where a line does not say it, its tokens are of
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
-from governor.core.events.inputs import Step
+from governor.core.events.inputs import Step, steps_of_line
 from governor.core.runs.state import Run
-
-# A step's number that is further on is a broken one, or of another training, sooner than that of a log's next line.
-LINE_STEPS_MAX: Final = 10_000
 
 
 def of_all_its_steps(run: Run, step: Step) -> Step:
@@ -29,12 +25,6 @@ def of_all_its_steps(run: Run, step: Step) -> Step:
     if steps == 1:
         return step
     return replace(step, tokens=step.tokens if told is None else step.tokens * steps, line_steps=steps)
-
-
-def steps_of_line(step: int, before: int | None) -> int:
-    """How many steps a line stands for, where `before` is the step of the line before. 1 where that says nothing."""
-    advanced = step - before if before is not None else 1
-    return advanced if 1 < advanced <= LINE_STEPS_MAX else 1
 
 
 def _line_before(run: Run, line: Step) -> int | None:

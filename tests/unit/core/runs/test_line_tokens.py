@@ -10,10 +10,10 @@ import pytest
 
 from governor.core.base.units import COUNT_MAX, MTOK
 from governor.core.engine.node_journal import run_snapshot
-from governor.core.events.inputs import Step
+from governor.core.events.inputs import LINE_STEPS_MAX, Step
 from governor.core.events.streams import StreamOpened
 from governor.core.runs import intake
-from governor.core.runs.line_steps import LINE_STEPS_MAX, of_all_its_steps
+from governor.core.runs.line_steps import of_all_its_steps
 from governor.core.runs.state import Run
 from governor.policies.parse import load_policies
 from governor.replay.play import Replay

@@ -56,7 +56,7 @@ def _begin(daemon: Daemon, managed: ManagedRun, body: Any, at: MonoNs) -> Look |
     steps = whole(body, "steps", 1, PROFILE_STEPS_MAX, told) if what == "profile" else 0
     only = None
     if body.get("rank") is not None:
-        told = f"run {managed.run.run} has no rank {str(body['rank'])[:20]!r} here"
+        told = f"run {managed.run.run} has no rank {str(body['rank'])[:20]} here"
         only = whole(body, "rank", 0, 2**31, told)
         if only not in managed.run.ranks:
             raise Refused("bad_request", told)

@@ -61,8 +61,9 @@ def evidence(
 
     \b
     A run that is slow:
-      costgov evidence RUN --profile 3     the operators and kernels that take the time, and how much
-                                           communication hides behind computing
+      costgov evidence RUN --profile 3     which operators and kernels take the
+                                           time, and how much communication
+                                           hides behind computing
 
     Stacks hold no arguments and no variables. They are taken with your own rights: as the run's user or as root.
     After a halt, `costgov incident show` has the last stack of each rank's main thread.

@@ -106,7 +106,7 @@ def show(
     \b
     costgov incident show last                the newest
     costgov incident show last --markdown     its whole report
-    costgov incident show last --html i.html  its page, with plots and its failure mode
+    costgov incident show last --html i.html  its page, with plots
     """
     from governor.reports import incident as report
 

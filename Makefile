@@ -117,7 +117,7 @@ fuzz: env ## Break INPUTS inputs of strangers (default 1,000,000: half an hour):
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
-bench: env ## Measure our cost beside peers': one table, about seven minutes. docs/why/benchmarks.md keeps a result.
+bench: env ## Measure our cost beside peers': one table, some ten minutes. docs/why/benchmarks.md keeps a result.
 	@$(PYTEST) benchmarks/low_precision
 	@$(VENV_PYTHON) -m benchmarks
 

@@ -1,4 +1,4 @@
-"""Every benchmark in one table: `python -m benchmarks [--json] [NAME …]`; `make bench`. About seven minutes."""
+"""Every benchmark in one table: `python -m benchmarks [--json] [NAME …]`; `make bench`. Some ten minutes."""
 
 from __future__ import annotations
 

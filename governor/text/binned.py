@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -74,6 +75,21 @@ class Line:
             pieces = [self.columns]  # So many would not become fewer. They are too short to be seen.
         self.columns = [column for own in pieces for column in _halved(own)]
         self._per_column *= 2
+
+
+def fewer(columns: Sequence[Column], most: int) -> list[Column]:
+    """So few columns as a narrow page shows: `most`, and one more for each piece. Extremes stay, and pieces apart."""
+    every = -(-len(columns) // most) or 1
+    found: list[Column] = []
+    for _, own in groupby(columns, key=lambda column: column.piece):
+        mine = list(own)
+        for begin in range(0, len(mine), every):
+            first, *others = mine[begin : begin + every]
+            merged = Column(first.at, first.low, first.high, first.is_broken, first.piece)
+            for other in others:
+                merged.take(other)
+            found.append(merged)
+    return found
 
 
 def _halved(columns: list[Column]) -> list[Column]:

@@ -155,7 +155,7 @@ def test_what_no_gpu_can_have_is_absent(
         "uuid": "GPU-1", "name": "H100", "busy_frac": 0.5, "memory_used_bytes": 4,
         "memory_total_bytes": 80_000_000_000, "pids": [], "figures": {"temperature_c": 71.0},
     }  # fmt: skip
-    real.say(json.dumps({"gpus": [sane | told], "status": "ok"}).encode() + b"\n")
+    real.say(json.dumps({"gpus": [sane | told], "status": "ok"}).encode())
     (one,) = real.gpus.read() or ()
     assert (one.busy_frac, one.memory_used_bytes, one.memory_total_bytes, one.figures.temperature_c) == known
 

@@ -36,8 +36,7 @@ class TimeAccount:
     by_cause: dict[Cause, Amount] = field(default_factory=dict)
     pool_ns: int = 0
     pool_usd_micros: int = 0
-    # Since the last rank has gone: of a restart if another attempt begins, else of the end.
-    between: Amount = field(default_factory=Amount)
+    between: Amount = field(default_factory=Amount)  # Since the last rank has gone: a restart's, else the end's.
     boot_to: int | None = None  # The node's meter up to which the time is counted.
     spent_usd_micros: int = 0  # What the run had spent then.
     furthest_step: int | None = None
@@ -59,9 +58,9 @@ class TimeAccount:
     _closed_at: MonoNs = MonoNs(0)
     counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
     _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
-    # Of a journal: as its pool was shown, which no rank may tell of any more.
-    _kept: Shares = field(default_factory=dict)
+    _kept: Shares = field(default_factory=dict)  # Of a journal: as its pool was shown; no rank may tell of it now.
     step_ns: int | None = None  # An ordinary step.
+    stood: str | None = None  # Which rank stood still until it was cut, and how long.
     _is_unheard: bool = False  # Ranks trained when this governor's predecessor was heard of last, and are not back.
 
     @property
@@ -270,8 +269,7 @@ class TimeAccount:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
         self.step_ns = ordinary_of(lines.values()) or self.step_ns
-        if (stood := stood_still(lines)) is not None:
-            self.hardware.evidence[Cause.HANG] = stood
+        self.stood = stood_still(lines) or self.stood
         found = told_by(lines, self._usual, self.hardware, taken=True)
         told, slow, self._usual = found.by_cause, found.slow_rank, found.usual
         self._gone.clear()
@@ -348,6 +346,7 @@ class TimeAccount:
             "is_fresh": self.is_fresh,
             "has_begun": self.has_begun,
             **({"step_ns": self.step_ns} if self.step_ns is not None else {}),
+            **({"stood": self.stood} if self.stood is not None else {}),
             **({"unheard": True} if self._is_open else {}),
             **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
             **({"halted": True} if self._is_halted else {}),
@@ -394,6 +393,7 @@ class TimeAccount:
             hardware=HardwareTime.restored(row.get("hardware", {}), same_boot=same_boot),
             step_ns=int(step_ns) if (step_ns := row.get("step_ns")) is not None else None,
             _is_halted=bool(row.get("halted")),
+            stood=str(row["stood"]) if "stood" in row else None,
             _is_unheard=bool(row.get("unheard")),
             _let_go_ns=int(row.get("let_go_ns", 0)),
             _kept={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},

@@ -43,7 +43,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "give all ranks as much to compute: batches of one size and length, experts and layers spread evenly",
     ),
     Cause.COMMUNICATION: Advice(
-        "medium", "what is left of the time in collectives without the wait for a late rank",
+        "medium", "the time in collectives, less the wait for a late rank",
         "overlap it with the backward pass, use larger buckets or a lower ZeRO stage; check the interconnect",
     ),
     Cause.BUBBLE: Advice(
@@ -110,6 +110,9 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.STRAGGLER: (
         "low", "one rank's forward pass is longer in each window; no frame tells the time in collectives"
     ),
+    Cause.IMBALANCE: (
+        "low", "some ranks' forward passes are shorter in each window; no frame tells the time in collectives"
+    ),
     Cause.CHECKPOINT: ("medium", f"{_BY_LINES}, between which it saved"),
     Cause.EVALUATION: ("medium", f"{_BY_LINES}, between which it evaluated"),
     Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one"),
@@ -154,7 +157,7 @@ def whole_of(account: TimeAccount, at: MonoNs | None = None, untold: Amount | No
     """
     weak = frozenset(cause for cause, ns in account.weak_ns.items() if ns > WEAK_FRAC * account.told_ns.get(cause, 0))
     by_cause, loader = account.now(at or MonoNs(0)), loader_of(account.loader.kept)
-    seen = dict(account.hardware.evidence)
+    seen = {**account.hardware.evidence, **({Cause.HANG: account.stood} if account.stood is not None else {})}
     if untold is not None and (untold.ns or untold.usd_micros):
         by_cause.setdefault(Cause.UNKNOWN, Amount()).add(untold.ns, untold.usd_micros)
     if not account.has_begun and Cause.UNKNOWN in by_cause:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from governor.core.base.units import NS_PER_S, format_duration
 from governor.reports.incident.judged import NODE_WIDE, SPEND, Judged, Limit, is_by_rule
 from governor.reports.incident.seen import Quantity, Seen
-from governor.text.binned import WIDE_FRAC, Column
+from governor.text.binned import WIDE_FRAC, Column, fewer
 from governor.text.moments import Snapshot
 from governor.text.sketch import Sketch, sketch_lines
 from governor.text.svg import Axis, Plot, figure
@@ -131,7 +131,7 @@ def _plot(judged: Judged, span: Span, *, is_narrow: bool) -> str:
     )  # fmt: skip
     for limit in judged.limits:
         plot.rule(limit.value, f"{limit.name} {figure(limit.value)}")
-    columns = _fewer(span.columns, COLUMNS_MAX[is_narrow])
+    columns = fewer(span.columns, COLUMNS_MAX[is_narrow])
     kept = [column for column in columns if column.low <= column.high]
     for _, own in groupby(kept, key=lambda column: column.piece):
         piece = list(own)
@@ -153,21 +153,6 @@ def _scale(finite: Sequence[Column], limits: Sequence[Limit]) -> tuple[float, fl
     low, high = min(values), max(values)
     middle = sorted(values)[len(values) // 2]
     return low, high, low > 0 and math.isfinite(high) and high > WIDE_FRAC * middle
-
-
-def _fewer(columns: Sequence[Column], most: int) -> list[Column]:
-    """Extremes stay, and pieces stay apart."""
-    every = -(-len(columns) // most) or 1
-    found: list[Column] = []
-    for _, own in groupby(columns, key=lambda column: column.piece):
-        mine = list(own)
-        for begin in range(0, len(mine), every):
-            first, *others = mine[begin : begin + every]
-            merged = Column(first.at, first.low, first.high, first.is_broken, first.piece)
-            for other in others:
-                merged.take(other)
-            found.append(merged)
-    return found
 
 
 # --- for a terminal ------------------------------------------------------------------------------------------

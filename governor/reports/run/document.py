@@ -96,7 +96,7 @@ def _of_a_step(series: RunSeries, part: str) -> str | None:
         mine, all_s = sums.data_s / sums.account.steps, sums.seconds / sums.account.steps
     told = f"{length(mine)} of a step of {length(all_s)} on rank {rank}"
     if part == "communication":
-        return f"in collectives, the wait for a late rank with it, {told}"
+        return f"{told}, with that wait"
     return told
 
 

@@ -15,7 +15,7 @@ from governor.reports.causes import seconds, usd, words
 from governor.reports.run.sections import Section, adding_up, sections, share, title_of
 from governor.reports.run.series import Mark, RunSeries
 from governor.text import page as web
-from governor.text.binned import Column, Line
+from governor.text.binned import Column, Line, fewer
 from governor.text.page import quiet, table
 from governor.text.svg import COLOURS, Axis, Plot, figure, legend
 from governor.text.table import plain
@@ -126,7 +126,7 @@ def _curves(series: RunSeries | None, linked: Collection[str]) -> str:
 
 def _curve(name: str, line: Line, last: float, marks: Sequence[Mark], linked: Collection[str]) -> str:
     wide = _plot(name, line, line.columns, last, marks, linked, is_narrow=False)
-    narrow = _plot(name, line, _fewer(line.columns), last, marks, linked, is_narrow=True)
+    narrow = _plot(name, line, fewer(line.columns, NARROW_COLUMNS_MAX), last, marks, linked, is_narrow=True)
     return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
@@ -155,18 +155,3 @@ def _plot(
     for column in [column for column in columns if column.is_broken][:BROKEN_MAX]:
         plot.triangle(column.at, MARKS["halt"])
     return plot.svg()
-
-
-def _fewer(columns: Sequence[Column]) -> list[Column]:
-    """So few that a phone shows each. Extremes stay, and pieces stay apart."""
-    every = -(-len(columns) // NARROW_COLUMNS_MAX) or 1
-    found: list[Column] = []
-    for _, own in groupby(columns, key=lambda column: column.piece):
-        mine = list(own)
-        for begin in range(0, len(mine), every):
-            first, *others = mine[begin : begin + every]
-            merged = Column(first.at, first.low, first.high, first.is_broken, first.piece)
-            for other in others:
-                merged.take(other)
-            found.append(merged)
-    return found

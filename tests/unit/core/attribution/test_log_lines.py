@@ -206,3 +206,13 @@ def test_the_time_of_any_log_and_of_any_rank_can_be_told_and_adds_up(
         assert row["wall_s"] == pytest.approx(at, abs=1e-6)
         assert row["productive_s"] + sum(one["s"] for one in row["causes"]) == pytest.approx(at, abs=1e-6)
         assert all(one["s"] >= 0 and "of costgov" not in one["evidence"] for one in row["causes"])
+
+
+def test_behind_the_last_line_the_next_one_is_under_way_for_as_long_as_lines_take() -> None:
+    """A line each ten seconds, of ten steps. It ends fifteen seconds behind the last one."""
+    log = Log()
+    for number in range(1, 7):
+        log.line(10.0 * number, 1.0, steps=10)
+    found = log.end(75.0)
+    assert found.get(Cause.UNKNOWN, 0.0) == 0.0
+    assert found[Cause.PRODUCTIVE] == 75.0

@@ -87,6 +87,9 @@ def test_what_each_cause_is_weak_by() -> None:
     """By the frames: a bound of data, and a straggler without the time in collectives."""
     slow = split({0: sums(90), 1: sums(10)})
     assert slow.weak == {Cause.STRAGGLER: slow.by_cause[Cause.STRAGGLER]}
+    fast = split({0: sums(10), 1: sums(90), 2: sums(90)})
+    assert fast.weak == {Cause.IMBALANCE: fast.by_cause[Cause.IMBALANCE]}
+    assert fast.weak.keys() <= WEAKER.keys(), "else it would be told as known by a log's lines"
     assert split({0: sums(90, **told(190)), 1: sums(10, **told(110))}).weak == {}
     bound = split({0: sums(90, bound_ns=50, **told(190)), 1: sums(90, **told(190))})
     assert bound.weak == {Cause.DATA: bound.by_cause[Cause.DATA] // 2}

@@ -7,14 +7,14 @@ shim.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Iterable, Set, Tuple
 
 from .base import Kind, Options, innermost
 
 
 def kind_of(engine: Any, options: Options) -> Kind:
     """Return the kind of `engine`. TypeError with one clear line for anything else."""
-    names = {(base.__module__.split(".")[0], base.__name__) for base in type(engine).__mro__}
+    names = _names_of([engine])
     if ("deepspeed", "PipelineEngine") in names:
         from .pipeline_engine import PipelineKind
 
@@ -37,15 +37,26 @@ def kind_of(engine: Any, options: Options) -> Kind:
         from .frameworks.composer import ComposerKind
 
         return ComposerKind(engine, options)
+    is_module = ("torch", "Module") in names or isinstance(engine, (list, tuple))
+    given = options.optimizer if isinstance(options.optimizer, (list, tuple)) else [options.optimizer]
+    if is_module and ("megatron", "MegatronOptimizer") in _names_of(given):
+        from .frameworks.megatron import MegatronKind
+
+        return MegatronKind(engine, options)
     if ("torch", "Module") in names:
         from .plain import PlainKind
 
         return PlainKind(engine, options)
     raise TypeError(
         "attach() takes a DeepSpeedEngine, PipelineEngine, transformers.Trainer, lightning.pytorch.Trainer, "
-        "composer.Trainer, accelerate.Accelerator or torch module, not %s.%s"
-        % (type(engine).__module__, type(engine).__qualname__)
+        "composer.Trainer, accelerate.Accelerator or torch module (with optimizer=, of torch's or megatron-core's), "
+        "not %s.%s" % (type(engine).__module__, type(engine).__qualname__)
     )
+
+
+def _names_of(items: Iterable[Any]) -> Set[Tuple[str, str]]:
+    """Return package and name of each class of these."""
+    return {(base.__module__.split(".")[0], base.__name__) for item in items for base in type(item).__mro__}
 
 
 def _accelerator_kind(accelerator: Any, options: Options) -> Kind:

@@ -330,7 +330,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         # The governor may have come hours after the training began. Then all work since attach() is unsaved.
         late = step.attempt_step is not None and step.attempt_step > 1
         run.working_since = min(run.attempt_at, step.at) if late else step.at
-    run.loss = step.loss
+    run.loss = step.loss if step.loss is not None or step.loss_expected is not False else _loss_of_another(run)
     if step.loss is not None and step.connection is None:
         run.loss_rhythm.see(run.attempt_step)
     run.finite_step = step.step if is_finite(step.loss) else run.finite_step
@@ -338,6 +338,11 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     run.lr = step.lr if step.lr is not None else run.lr
     run.loss_scale = step.loss_scale
     run.skipped_steps = step.skipped_steps if step.skipped_steps is not None else run.skipped_steps
+
+
+def _loss_of_another(run: Run) -> float | None:
+    """Return the newest loss of the lowest rank that has one: of a pipeline the last stage alone may know it."""
+    return next((run.ranks[rank].loss for rank in sorted(run.ranks) if run.ranks[rank].loss is not None), None)
 
 
 def is_lead(run: Run, rank: Rank) -> bool:

@@ -30,9 +30,12 @@ EXAMPLES: dict[str, tuple[str, int, set[Cause]]] = {
     "examples/trainers/deepspeed_zero.py": ("deepspeed", 2 * 2 * 4 * 64, STOPS),
     "examples/trainers/hf_trainer.py": ("transformers", 2 * 4 * 32, STOPS),
     "examples/trainers/lightning_fit.py": ("lightning", 2 * 8 * 64, STOPS),
+    "examples/trainers/megatron_core.py": ("megatron", 2 * 2 * 4 * 64, STOPS),
     "examples/trainers/trl_sft.py": ("trl", 8 * 32, {Cause.CHECKPOINT}),
     "examples/trainers/titan_fsdp2.py": ("torch", 2 * 2 * 4 * 64, {*STOPS, Cause.RECOMPUTE}),
 }
+# What a script runs in here, as it stands: without GPUs megatron-core's allocations are redirected.
+RIGS = {"examples/trainers/megatron_core.py": "tests/drills/shim_engines/megatron_rig.py"}
 PRINTED = "examples/trainers/megatron_log.py"  # No rank of it attaches.
 
 
@@ -63,6 +66,8 @@ def play(example: str) -> tuple[dict[str, Any], str]:
     """The run as the journal has it, and what was printed."""
     (command,) = re.findall(r"^ *(costgov run .+)$", (ROOT / example).read_text(), re.MULTILINE)
     command = command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run --standalone ")
+    if example in RIGS:
+        command = command.replace(example, f"{ROOT / RIGS[example]} {example}")
     with tempfile.TemporaryDirectory(prefix="trains-") as directory:  # A short path: sockets lie in it.
         work = Path(directory)
         (work / "examples").symlink_to(ROOT / "examples")

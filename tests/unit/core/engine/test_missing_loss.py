@@ -69,6 +69,15 @@ def test_who_has_a_loss_somewhere_is_not_blind(framework: str, world_size: int, 
     assert told(node, 3 * LOSS_DUE_STEPS, *ranks) == []
 
 
+def test_the_loss_of_a_pipeline_is_that_of_the_stage_that_has_it() -> None:
+    node = make_node()
+    play(node, *(hello(rank, world_size=2, framework="pipeline") for rank in range(2)))
+    assert told(node, 2, LOSSLESS, {"loss": 2.5}) == []
+    assert run_status(node.runs["llama"], at(300))["loss"] == 2.5
+    told(node, 1, {"loss": None, "loss_expected": True}, {"loss": 2.5}, since=3)
+    assert run_status(node.runs["llama"], at(300))["loss"] is None, "its own has vanished"
+
+
 def test_a_policy_that_judges_no_loss_misses_none() -> None:
     node = make_node(rule("hang"))
     play(node, hello(0, world_size=1))

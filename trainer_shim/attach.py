@@ -157,8 +157,8 @@ def attach(
     """Let the costgov governor of this node see the training of `engine` and ask it for checkpoints.
 
     `engine`: DeepSpeedEngine, PipelineEngine, transformers.Trainer, lightning.pytorch.Trainer, composer.Trainer,
-    accelerate.Accelerator (after prepare), or a torch module (pass its `optimizer`). Call it once per rank, after the
-    engine exists and before the first step.
+    accelerate.Accelerator (after prepare), or a torch module (pass its `optimizer`, of torch's or megatron-core's).
+    Call it once per rank, after the engine exists and before the first step.
 
     Everything else is optional. `run`, `stage`, `labels` default to COSTGOV_RUN, COSTGOV_STAGE and COSTGOV_LABELS
     ("a=b,c=d"); without a run name one is derived from the script and its directories. `tokens_per_step` is for the

@@ -49,7 +49,7 @@ def save(directory: str, tag: str, _client_state: object) -> None:
 
 
 def load(directory: str, tag: str) -> None:
-    state = torch.load(path_of(directory, tag), map_location="cuda", weights_only=False)
+    state = torch.load(path_of(directory, tag), weights_only=False)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 

@@ -57,12 +57,20 @@ def test_an_example_trains_to_its_end_under_costgov(example: str) -> None:
     assert {Cause.PRODUCTIVE, *causes} <= {cause for cause, amount in told.items() if amount.ns}, told
 
 
+def test_stages_of_megatron_core_count_once_what_both_are_fed() -> None:
+    if importlib.util.find_spec("megatron") is None:
+        pytest.skip("needs megatron")
+    run, said = play("examples/trainers/megatron_core.py", PP="2")
+    assert (run["step"], run["tokens_total"]) == (STEPS, STEPS * 2 * 4 * 64), said[-6000:]
+    assert run["last_good"] is not None, said[-6000:]
+
+
 def test_what_megatron_prints_tells_steps_and_tokens() -> None:
     run, said = play(PRINTED)
     assert (run["step"], run["tokens_total"]) == (STEPS, STEPS * 16 * 64), said[-6000:]
 
 
-def play(example: str) -> tuple[dict[str, Any], str]:
+def play(example: str, **environ: str) -> tuple[dict[str, Any], str]:
     """The run as the journal has it, and what was printed."""
     (command,) = re.findall(r"^ *(costgov run .+)$", (ROOT / example).read_text(), re.MULTILINE)
     command = command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run --standalone ")
@@ -82,6 +90,7 @@ def play(example: str) -> tuple[dict[str, Any], str]:
                 "PYTHONWARNINGS": "ignore",
                 "OMP_NUM_THREADS": "1",
                 "STEPS": str(STEPS),
+                **environ,
                 "COSTGOV_PATHS__STATE_DIR": str(work / "state"),
                 "COSTGOV_PATHS__RUNTIME_DIR": str(work / "run"),
             },

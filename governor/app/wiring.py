@@ -311,6 +311,7 @@ class Governor:
         selftest = [{"name": name, "ok": ok, "line": line} for name, ok, line in self.selftest]
         return {
             "governor": {
+                "state_dir": str(self.settings.paths.state_dir),  # Another one's run may have the same name.
                 "journal_problem": self.journal.problem,
                 "recording": self.recordings.document() if self.recordings is not None else None,
                 "processes_stuck": self.processes.is_stuck,

@@ -88,6 +88,7 @@ _RUN: Final = {
 }
 _GOVERNOR: Final = {
     "node": str,
+    "state_dir?": str,
     "budgets?": [_BUDGET],
     "price_usd_per_hour?": _NUMBER,
     "lines?": [{"usd_per_hour?": _NUMBER}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -21,8 +22,7 @@ from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import told_time, whole_of
 from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
-from governor.core.money.charges import UNALLOCATED
-from governor.core.money.lines import price_of
+from governor.core.money.charges import Charge, LineKind, Unit
 from governor.planner.catalog import driver_peaks
 from governor.reports.run.facts import RunFacts
 from governor.reports.run.series import RunSeries
@@ -39,10 +39,12 @@ _FAILURE_KINDS: Final = ("failure", "ended", "end_cause")
 
 
 class Places(NamedTuple):
-    """Where journals and recordings are."""
+    """Where journals and recordings are, and where their governor may listen, if settings say it."""
 
     state_dir: Path
     recordings_dir: Path
+    control_socket: Path | None = None
+    runtime_dir: Path | None = None
 
 
 def places_of(config: Path | None, state_dir: Path | None) -> Places:
@@ -52,15 +54,14 @@ def places_of(config: Path | None, state_dir: Path | None) -> Places:
             raise Failed(f"{state_dir}: no directory; name the state directory of a governor")
         return Places(state_dir, state_dir / "recordings")
     paths = settings_from(config).paths
-    return Places(paths.state_dir, paths.recordings_dir)
+    return Places(paths.state_dir, paths.recordings_dir, paths.control_socket, paths.runtime_dir)
 
 
 class Kept(NamedTuple):
-    """A run's row in a journal, and what that journal says beside it."""
+    """A run's row in a journal, and what that journal says of it beside that."""
 
     path: str
     row: Mapping[str, Any]
-    node: Mapping[str, Any]
     halts: Sequence[Mapping[str, Any]]
     failures: Sequence[Mapping[str, Any]]
 
@@ -69,7 +70,7 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
     """All that is known of the run. Fails in one line where nothing is."""
     unread: list[str] = []
     kept = _kept(run, places.state_dir, unread)
-    live = _live(run) if is_live_asked else None
+    live = _live(run, places) if is_live_asked else None
     series = _series(run, places.recordings_dir, unread)
     if kept is None and live is None and series is None:
         where = f"{places.state_dir} and {places.recordings_dir}"
@@ -78,7 +79,6 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
             ExitCode.UNKNOWN,
         )
     told: Mapping[str, Any] = live or (_told(kept.row, unread) if kept is not None else {})
-    node = kept.node if kept is not None else {}
     wall = kept.row.get("wall_ns") if kept is not None and live is None else None
     return RunFacts(
         run=run,
@@ -86,7 +86,7 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
         ended=how_it_ended(live, kept),
         as_of=utc_text(wall) if isinstance(wall, int) else None,
         node=None,
-        node_usd_per_hour=_rate(live, node),
+        node_usd_per_hour=_rate(run, live, kept),
         halts=kept.halts if kept is not None else (),
         failures=kept.failures if kept is not None else (),
         series=series,
@@ -99,14 +99,29 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
 # --- a governor that watches it ------------------------------------------------------------------------------
 
 
-def _live(run: str) -> Mapping[str, Any] | None:
-    """Its row of the status of a governor that watches it, while it lives."""
-    for answer in control_client.ask_each(sockets(None, run), {"cmd": "status"}):
-        found = [one for one in answer.data["runs"] if one["run"] == run] if answer.ok else []
+def _live(run: str, places: Places) -> Mapping[str, Any] | None:
+    """Its row of the status of a governor that watches it, while it lives, and that writes into these places."""
+    for answer in control_client.ask_each(_sockets(run, places), {"cmd": "status"}):
+        if not answer.ok or not _writes_into(answer.data["governor"].get("state_dir"), places.state_dir):
+            continue
+        found = [one for one in answer.data["runs"] if one["run"] == run]
         if found and found[0].get("end") is None and found[0].get("time") is not None:
             row: Mapping[str, Any] = found[0]
             return row
     return None
+
+
+def _sockets(run: str, places: Places) -> tuple[str, ...]:
+    if places.runtime_dir is None or places.control_socket is None:
+        return sockets(None, run)
+    of_settings = control_client.socket_paths({"COSTGOV_PATHS__RUNTIME_DIR": str(places.runtime_dir)}, run=run)
+    found = map(control_client.Found, (str(places.control_socket), *of_settings))
+    return tuple(dict.fromkeys((*sockets(None, run), *found)))
+
+
+def _writes_into(told: object, state_dir: Path) -> bool:
+    """Whether a governor's journal is one of those below `state_dir`. One that does not say is of an older costgov."""
+    return not isinstance(told, str) or Path(os.path.realpath(told)).is_relative_to(os.path.realpath(state_dir))
 
 
 def how_it_ended(live: Mapping[str, Any] | None, kept: Kept | None) -> str | None:
@@ -122,15 +137,32 @@ def how_it_ended(live: Mapping[str, Any] | None, kept: Kept | None) -> str | Non
     return _how(kept) if is_told else "ended"
 
 
-def _rate(live: Mapping[str, Any] | None, node: Mapping[str, Any]) -> float | None:
+def _rate(run: str, live: Mapping[str, Any] | None, kept: Kept | None) -> float | None:
+    """What an hour of the node cost it last. The node's own price may be another by now."""
     if live is not None:
         rate = live.get("spend_rate_usd_per_hour")
         return float(rate) if rate is not None else None
-    try:
-        priced = price_of(node.get("price"))
-    except _NOT_OURS:
+    if kept is None:
         return None
-    return priced.line.price_usd_micros / MICROS_PER_USD if priced is not None else None
+    from governor.adapters.journal.reader import ChargesUnreadable, read_charges
+    from governor.adapters.journal.sums import read_sums
+
+    with contextlib.suppress(ChargesUnreadable):  # `costgov cost` tells of what cannot be read of the ledger.
+        sums = read_sums(kept.path, "run", (run,), unread=_left_out)
+        prices = {one.charge.line.price_usd_micros for one in sums if _is_of_node(run, one.charge)}
+        if len(prices) > 1:  # Which was last, the sums do not say.
+            own = (one for one in read_charges(kept.path, unread=_left_out) if _is_of_node(run, one))
+            prices = {max(own, key=lambda one: one.to_wall).line.price_usd_micros}
+        return next((price / MICROS_PER_USD for price in prices), None)
+    return None
+
+
+def _is_of_node(run: str, charge: Charge) -> bool:
+    return charge.payer.run == run and charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR
+
+
+def _left_out(_row: object) -> None:
+    """A row that is no charge."""
 
 
 # --- its journal ---------------------------------------------------------------------------------------------
@@ -167,12 +199,11 @@ def _read(path: str, run: str) -> Kept | None:
         rows = [json.loads(entry["snapshot"]) for entry in reader.run(run) if entry["run"] is not None]
         if not rows:
             return None
-        nodes = [json.loads(entry["snapshot"]) for entry in reader.run(UNALLOCATED) if entry["run"] is not None]
         incidents = [json.loads(entry["snapshot"]) for entry in reader.incidents(HALTS_MAX, only_open=False)]
         failures = [entry for kind in _FAILURE_KINDS for entry in reader.rows_of(run, kind, FAILURES_MAX)]
     halts = [one for one in incidents if one.get("run") == run and type(one.get("opened_wall_ns")) is int]
     told = [row for entry in failures if (row := _failure(entry)) is not None]
-    return Kept(path, rows[0], nodes[0] if nodes else {}, halts, told)
+    return Kept(path, rows[0], halts, told)
 
 
 def _failure(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:

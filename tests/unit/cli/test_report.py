@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from governor.adapters.journal.writer import open_journal
 from governor.cli.common import ExitCode
 from governor.cli.main import cli
 from governor.cli.report.known import Kept, how_it_ended
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Amount, Cause
-from governor.core.base.units import NS_PER_S
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, UsdMicros, WallNs
+from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
+from governor.core.views.status import run_status
 from tests.golden.report_cases import nan_halt
 from tests.unit.cli.test_ended import call, home, leave
+from tests.unit.core.engine.test_run_forecast import started, trained
+from tests.unit.core.engine.test_step import at
 from tests.unit.replay.recorded_file import Written
 
 __all__ = ["home"]  # A fixture.
@@ -151,7 +161,7 @@ def test_a_governor_that_keeps_a_run_that_is_over_does_not_make_it_go_on(
     row: dict[str, object], how: str | None
 ) -> None:
     end = {"exit_code": 3, "cause": "no cause is known"}
-    kept = Kept("j", {"attempt": "a", "alive": False, "end": end}, {}, (), ()) if "attempt" in row else None
+    kept = Kept("j", {"attempt": "a", "alive": False, "end": end}, (), ()) if "attempt" in row else None
     assert how_it_ended(row, kept) == how
 
 
@@ -163,3 +173,65 @@ def test_a_fifo_in_the_place_of_the_file_is_one_line(ran: Path, tmp_path: Path, 
     assert (code, "it is a FIFO" in told, "\n" in told.strip()) == (ExitCode.FAILED, True, False)
     if reader is not None:
         os.close(reader)
+
+
+def charge(number: int, usd_an_hour: int) -> Charge:
+    """An hour of the node, from hour `number` on."""
+    wall = WallNs(1_780_000_000 * NS_PER_S + number * NS_PER_HOUR)
+    line = Line(LineKind.COMPUTE, "node", Unit.HOUR, usd_an_hour * MICROS_PER_USD, "test", "2026-05-28")
+    amount = UsdMicros(usd_an_hour * MICROS_PER_USD)
+    until = WallNs(wall + NS_PER_HOUR)
+    return Charge(f"c{number}", Place("n"), Payer("gpt", "a1"), line, wall, until, NS_PER_HOUR, amount)
+
+
+@pytest.mark.parametrize("paid", [(36,), (72, 36)])
+def test_an_hour_of_the_node_is_what_the_run_paid_last(home: Path, paid: tuple[int, ...]) -> None:
+    """The node costs another price since."""
+    now = {"price": {"usd_micros_per_hour": 99 * MICROS_PER_USD, "source": "test", "as_of": "2026-05-29"}}
+    leave(home, time=account().snapshot(), node=now)
+    path = home / "state" / "runs" / "gpt"
+    journal, _ = open_journal(str(path / "costgov.db"), str(path))
+    assert journal.save_runs({}, [charge_row(charge(number, usd)) for number, usd in enumerate(paid)], full=False)
+    journal.close()
+    assert json.loads(call("report", "gpt", "--json")[1])["usd_per_hour"] == 36
+
+
+def alive() -> dict[str, Any]:
+    node = started()
+    trained(node, 1, 10)
+    return json.loads(json.dumps(run_status(node.runs["llama"], at(11)))) | {"run": "gpt"}
+
+
+class Listening(socketserver.StreamRequestHandler):
+    """A governor's control socket, as far as a report asks it. Its server has what it tells."""
+
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(json.dumps({"ok": True, "data": vars(self.server)["told"]}).encode() + b"\n")
+
+
+@contextmanager
+def telling(path: Path, **governor: str) -> Iterator[None]:
+    """A governor there answers once, and has the run gpt."""
+    path.parent.mkdir(exist_ok=True)
+    with socketserver.UnixStreamServer(str(path), Listening) as server:
+        vars(server)["told"] = {"governor": {"node": "n", **governor}, "runs": [alive()]}
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        yield
+
+
+@pytest.mark.parametrize(("below", "is_live"), [("state/runs/gpt", True), ("other/runs/gpt", False)])
+def test_a_run_of_the_same_name_below_another_state_directory_is_another(
+    ran: Path, below: str, *, is_live: bool
+) -> None:
+    with telling(ran / "run" / "control.sock", state_dir=str(ran / below)):
+        assert json.loads(call("report", "gpt", "--json")[1])["is_live"] is is_live
+
+
+def test_the_governor_of_the_settings_is_asked(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COSTGOV_CONTROL", "COSTGOV_PATHS__STATE_DIR", "COSTGOV_PATHS__RUNTIME_DIR"):
+        monkeypatch.delenv(name)
+    settings = ran / "own.toml"
+    settings.write_text(f'[paths]\nstate_dir = "{ran}/state"\nruntime_dir = "{ran}/own"\n')
+    with telling(ran / "own" / "control.sock"):
+        assert json.loads(call("report", "gpt", "--json", "--config", str(settings))[1])["is_live"] is True

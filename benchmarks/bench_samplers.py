@@ -82,13 +82,13 @@ def ranks(count: int) -> Iterator[tuple[ProcessId, ...]]:
 
 def processes() -> Row:
     with ranks(GPUS) as known:
-        watch = HostUseWatch(lambda: known)
+        watch = HostUseWatch(lambda: [[known]])
         watch.poll(0)  # type: ignore[arg-type]  # What it is to look at.
         watch.close()
         used = []
         for _ in range(LOOKS):
             before_ns = time.thread_time_ns()
-            _, found = watch.look()
+            found = watch.look().processes
             used.append(100 * (time.thread_time_ns() - before_ns) / 1e9)
             assert len(found) == GPUS * (1 + WORKERS), len(found)
     return row(f"use of the node and {GPUS * (1 + WORKERS)} processes at 1 Hz: CPU", "% of a core", used)

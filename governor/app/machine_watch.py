@@ -14,6 +14,7 @@ from governor.adapters.machine.host_use import HostUseWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch, OwnFileWatch, UidRangeWatch
 from governor.adapters.machine.oom_kills import OomKillWatch
 from governor.core.base.identity import ProcessId
+from governor.core.base.shares import user_of
 from governor.core.engine.node import Node
 from governor.core.views.metrics import GpuMetrics, MachineMetrics
 from governor.ports import Clock, Cloud, Gpus, Processes
@@ -44,7 +45,7 @@ class MachineWatch:
     _closing: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.host = HostUseWatch(self._ranks)
+        self.host = HostUseWatch(lambda: ranks_by_user(self.node))
         self.gpu_watch = GpuWatch(self.gpus, self.processes, self.attended, tell=_tell_gpus)
 
     def sources(self) -> list[Any]:
@@ -82,8 +83,14 @@ class MachineWatch:
         """One process of each live run. Its control group is the run's."""
         return {name: processes[0].pid for name, processes in self._live().items() if processes}
 
-    def _ranks(self) -> tuple[ProcessId, ...]:
-        return tuple(process for processes in self._live().values() for process in processes)
-
     def _live(self) -> dict[str, tuple[ProcessId, ...]]:
         return {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
+
+
+def ranks_by_user(node: Node) -> list[list[tuple[ProcessId, ...]]]:
+    """The ranks of each live run of each user, as the host sampler shares its look. A range of uids is one user's."""
+    users: dict[int, list[tuple[ProcessId, ...]]] = {}
+    for managed in node.runs.values():
+        if managed.run.alive:
+            users.setdefault(user_of(node.uid_ranges, managed.run.uid), []).append(managed.processes())
+    return list(users.values())

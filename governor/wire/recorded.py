@@ -22,7 +22,7 @@ from trainer_shim.wire import FRAMES, WIRE_VERSION, faults
 # No run pauses longer than this, so one of the wall clocks was wrong.
 PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S
 TIME_NS_BOUND: Final = 2**63  # As the kernel's clocks.
-PROCESSES_MAX: Final = 1024  # Four times what a governor looks at.
+PROCESSES_MAX: Final = 1024  # Twice what a governor looks at.
 NAME_CHARS_MAX: Final = 64  # The kernel's names have 15.
 _NODE_FIGURES: Final = frozenset(one.name for one in fields(NodeUse))
 # Every time that a line may hold. All are of one clock.
@@ -244,7 +244,10 @@ def _host(note: Mapping[str, Any], at: MonoNs, run: str) -> Event | None:
     processes = tuple(use for row in rows if (use := _process_use(row)) is not None)
     if len(processes) < len(rows) or not all(_is_amount(value) for value in known.values()):
         return None
-    return HostSample(at, NodeUse(**known), processes, run)
+    cut = note.get("cut", [])  # Where all were looked at there is none.
+    if not isinstance(cut, list) or not all(type(pid) is int and _is_amount(pid) for pid in cut):
+        return None
+    return HostSample(at, NodeUse(**known), processes, run, frozenset(ProcessId(pid, 1, "replay") for pid in cut))
 
 
 def _process_use(row: object) -> ProcessUse | None:

@@ -161,7 +161,8 @@ def host(sample: HostSample) -> bytes:
         )
         for one in sample.processes
     ]
-    return _note("host", sample.at, node=node, processes=rows)
+    cut = {"cut": sorted(one.pid for one in sample.cut)} if sample.cut else {}
+    return _note("host", sample.at, node=node, processes=rows, **cut)
 
 
 def spot(notice: SpotNotice) -> bytes:

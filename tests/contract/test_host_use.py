@@ -7,11 +7,12 @@ import select
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.machine.host_use import PROCESSES_MAX, HostUseWatch, node_use
+from governor.adapters.machine.host_use import PROCESSES_MAX, HostUseWatch, Look, Wanted, node_use
 from governor.adapters.machine.mounts import Mount
 from governor.adapters.machine.processes import stat_of
 from governor.core.base.identity import ProcessId
@@ -54,9 +55,13 @@ def kernel(tmp_path: Path) -> Kernel:
 
 
 def look(kernel: Kernel, *ranks: ProcessId) -> tuple[ProcessUse, ...]:
-    watch = HostUseWatch(lambda: ranks, kernel.proc)
-    watch._wanted = ranks
-    return watch.look()[1]
+    return look_by_users(kernel, [[ranks]]).processes
+
+
+def look_by_users(kernel: Kernel, wanted: Wanted) -> Look:
+    watch = HostUseWatch(lambda: wanted, kernel.proc)
+    watch._wanted = wanted
+    return watch.look()
 
 
 def test_a_rank_and_its_workers_are_told_with_what_they_use(kernel: Kernel) -> None:
@@ -97,8 +102,8 @@ def test_what_its_control_groups_grant_a_rank(kernel: Kernel, limits: dict[str, 
         (groups / name / "cpu.max").write_text(f"{text}\n")
     kernel.process(700)
     (kernel.proc / "700" / "cgroup").write_text("1:cpu:/other\n0::/docker/a/b\n")
-    watch = HostUseWatch(lambda: (RANK,), kernel.proc, groups=Mount(1, "/docker", str(groups), "cgroup2", ()))
-    watch._wanted = (RANK,)
+    watch = HostUseWatch(lambda: [[[RANK]]], kernel.proc, groups=Mount(1, "/docker", str(groups), "cgroup2", ()))
+    watch._wanted = [[[RANK]]]
     assert watch.look()[1][0].cores_max == cores
     (kernel.proc / "700" / "cgroup").write_text("0::/../a/b\n")  # Of another namespace.
     assert watch.look()[1][0].cores_max is None
@@ -137,7 +142,49 @@ def test_a_fork_bomb_below_a_rank_is_looked_at_within_bounds(kernel: Kernel) -> 
     kernel.process(700, children=many)
     for pid in many:
         kernel.process(pid)
-    assert len(look(kernel, RANK)) == PROCESSES_MAX
+    found = look_by_users(kernel, [[[RANK]]])
+    assert (len(found.processes), found.cut) == (PROCESSES_MAX, {RANK})
+
+
+def family(kernel: Kernel, pid: int, children: int) -> ProcessId:
+    """A rank with so many workers, of the pids behind its own."""
+    below = tuple(range(pid + 1, pid + 1 + children))
+    kernel.process(pid, children=below)
+    for child in below:
+        kernel.process(child)
+    return ProcessId(pid, 55, "boot")
+
+
+def test_a_users_many_processes_hide_no_other_users_and_a_cut_look_is_marked(kernel: Kernel) -> None:
+    bomb, victim = family(kernel, 10_000, 2 * PROCESSES_MAX), family(kernel, 20_000, 2)
+    beside = [family(kernel, 30_000 + 100 * run, 1) for run in range(20)]  # Runs of the one with the bomb.
+    found = look_by_users(kernel, [[[bomb], *([one] for one in beside)], [[victim]]])
+    seen = Counter(use.rank for use in found.processes)
+    assert (seen[victim], found.cut) == (3, {bomb})
+    assert [seen[one] for one in beside] == [2] * 20
+
+
+def test_a_node_of_eight_ranks_with_32_workers_each_is_seen_whole(kernel: Kernel) -> None:
+    ranks = [family(kernel, 1_000 * (rank + 1), 32) for rank in range(8)]
+    found = look_by_users(kernel, [[ranks]])
+    assert (len(found.processes), found.cut) == (264, frozenset())
+
+
+def test_ranks_of_a_run_have_equal_parts_of_a_cut_look(kernel: Kernel) -> None:
+    """A rank is looked at before any rank's workers."""
+    ranks = [family(kernel, 1_000 * (rank + 1), 100) for rank in range(8)]
+    found = look_by_users(kernel, [[ranks]])
+    assert Counter(use.rank for use in found.processes) == dict.fromkeys(ranks, PROCESSES_MAX // 8)
+    assert found.cut == set(ranks)
+    assert [use.process for use in found.processes[:8]] == ranks
+
+
+def test_more_children_than_the_kernel_tells_at_once_are_a_cut_look(kernel: Kernel) -> None:
+    """They are one here: the list alone is too long."""
+    kernel.process(700, children=(701,) * 5_000)
+    kernel.process(701)
+    found = look_by_users(kernel, [[[RANK]]])
+    assert ([use.process.pid for use in found.processes], found.cut) == ([700, 701], {RANK})
 
 
 def test_pressure_is_unknown_where_the_kernel_does_not_tell_it(kernel: Kernel) -> None:
@@ -157,7 +204,7 @@ def test_this_machine_and_a_process_of_ours_are_told() -> None:
         stat = stat_of(os.getpid())
         assert stat is not None
         own = ProcessId(os.getpid(), stat.start_ticks, "boot")
-        watch = HostUseWatch(lambda: (own,))
+        watch = HostUseWatch(lambda: [[[own]]])
         samples = []
         deadline = time.monotonic() + SAFETY_S
         while len(samples) < 3 and time.monotonic() < deadline:

@@ -7,10 +7,11 @@ A separate thread reads; the loop takes what there is. Only processes of known r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psutil
 
@@ -23,16 +24,34 @@ from governor.core.events.inputs import Event
 from governor.core.events.machine import HostSample, NodeUse, ProcessUse
 
 PERIOD_S: Final = 1.0
-# A rank with 16 workers, eight times, and as many again.
-PROCESSES_MAX: Final = 256
+# Eight ranks with 32 loader workers each are 264 processes; this is nearly twice that. A process takes 25 us of the
+# sampler's thread (three files of /proc, and the list of its children): at most 13 ms a second in all.
+PROCESSES_MAX: Final = 512
 # A rank's children are those of any of its threads, and it may have hundreds. Those of its main thread, which has the
 # loader's workers, are looked up every time, the others' so seldom.
 ALL_THREADS_EVERY: Final = 10
+THREADS_MAX: Final = 4096  # Of one rank.
 FILE_BYTES_MAX: Final = 16 * 1024
 CORES_MAX: Final = 8192
 NS_PER_TICK: Final = NS_PER_S // os.sysconf("SC_CLK_TCK")
 
-Ranks = Mapping[int, ProcessId]  # By pid.
+T = TypeVar("T")
+Wanted = Sequence[Sequence[Sequence[ProcessId]]]  # The ranks of each run of each user.
+
+
+class Look(NamedTuple):
+    """`cut`: ranks below which not every process was looked at, or which were not themselves."""
+
+    node: NodeUse
+    processes: tuple[ProcessUse, ...]
+    cut: frozenset[ProcessId]
+
+
+class _Pids(NamedTuple):
+    """`is_whole`: there are no more."""
+
+    pids: frozenset[int]
+    is_whole: bool
 
 
 class _Stat(NamedTuple):
@@ -44,17 +63,17 @@ class _Stat(NamedTuple):
 
 @dataclass(slots=True)
 class HostUseWatch:
-    """A source of the loop. `ranks`: the processes of the live runs, asked on the loop's thread."""
+    """A source of the loop. `ranks`: the processes of the live runs, by user and run, asked on the loop's thread."""
 
-    ranks: Callable[[], Sequence[ProcessId]]
+    ranks: Callable[[], Wanted]
     proc: Path = PROC
     newest: NodeUse | None = None  # For the metrics.
     groups: Mount | None = field(default_factory=group_mount)
-    _wanted: Sequence[ProcessId] = ()
+    _wanted: Wanted = ()
     _turn: int = 0
     # Below each rank, as the last look at all of its threads found them.
-    _below: dict[int, frozenset[int]] = field(default_factory=dict)
-    _poller: Poller[tuple[NodeUse, tuple[ProcessUse, ...]]] = field(init=False)
+    _below: dict[int, _Pids] = field(default_factory=dict)
+    _poller: Poller[Look] = field(init=False)
 
     def __post_init__(self) -> None:
         self._poller = Poller("host", PERIOD_S, self.look)
@@ -64,38 +83,75 @@ class HostUseWatch:
         found = self._poller.take()
         if found is None:
             return []
-        self.newest, processes = found
-        return [HostSample(at, self.newest, processes)]
+        self.newest = found.node
+        return [HostSample(at, found.node, found.processes, cut=found.cut)]
 
-    def look(self) -> tuple[NodeUse, tuple[ProcessUse, ...]]:
-        """Look now. Processes that have ended, or whose pid is another's by now, are left out."""
-        ranks = list(self._wanted)[:PROCESSES_MAX]
-        found = [use for rank in ranks if (use := self._use(rank.pid, rank, rank)) is not None]
-        alive = {use.rank.pid for use in found}
-        all_threads, self._turn = self._turn % ALL_THREADS_EVERY == 0, self._turn + 1
-        self._below = {pid: below for pid, below in self._below.items() if pid in alive}
-        for rank in ranks:
-            if rank.pid not in alive:
-                continue
-            for pid in self._children(rank.pid, all_threads=all_threads):
-                if len(found) >= PROCESSES_MAX:
-                    return node_use(self.proc), tuple(found)
-                use = self._use(pid, rank)
-                if use is not None and pid not in alive:
-                    found.append(use)
-        return node_use(self.proc), tuple(found)
+    def look(self) -> Look:
+        """Look now. Processes that have ended, or whose pid is another's by now, are left out.
+
+        Users take turns, a user's runs do, and a run's ranks: each rank before any worker, and then a worker of each.
+        So one with more than its share has the others' looked at all the same.
+        """
+        wanted, all_threads = self._wanted, self._turn % ALL_THREADS_EVERY == 0
+        ranks = {rank for user in wanted for run in user for rank in run}
+        pids = {rank.pid for rank in ranks}
+        self._turn += 1
+        self._below = {pid: below for pid, below in self._below.items() if pid in pids}
+        whole: set[ProcessId] = set()
+        turns = _in_turn(
+            _in_turn(
+                _in_turn(self._of_rank(rank, pids, whole, all_threads=all_threads) for rank in run) for run in user
+            )
+            for user in wanted
+        )
+        found: list[ProcessUse] = []
+        for place, use in enumerate(turns):
+            if place >= PROCESSES_MAX:
+                break
+            if use is not None:
+                found.append(use)
+        return Look(node_use(self.proc), tuple(found), frozenset(ranks - whole))
 
     def close(self) -> None:
         self._poller.close()
 
-    def _children(self, pid: int, *, all_threads: bool) -> list[int]:
-        """The children of a rank and theirs: a forkserver's workers are its grandchildren."""
-        own = set(_children_of(self.proc, pid, pid))
+    def _of_rank(
+        self, rank: ProcessId, ranks: set[int], whole: set[ProcessId], *, all_threads: bool
+    ) -> Iterator[ProcessUse | None]:
+        """The rank, its children and theirs: a forkserver's workers are its grandchildren. Read as they are asked for.
+
+        None: it has ended meanwhile. `ranks`: pids that have turns of their own. Adds to `whole` where nothing is left.
+        """
+        use = self._use(rank.pid, rank, rank)
+        yield use
+        if use is None:
+            self._below.pop(rank.pid, None)
+            whole.add(rank)
+            return
+        seen = set(ranks)
+        near = self._near(rank.pid, all_threads=all_threads)
+        is_whole = near.is_whole
+        for pid in sorted(near.pids - seen):
+            yield self._use(pid, rank)
+        seen |= near.pids
+        for pid in sorted(near.pids):
+            below = _children_of(self.proc, pid, pid)
+            is_whole &= below.is_whole
+            for child in sorted(below.pids - seen):
+                yield self._use(child, rank)
+            seen |= below.pids
+        if is_whole:
+            whole.add(rank)
+
+    def _near(self, pid: int, *, all_threads: bool) -> _Pids:
+        own = _children_of(self.proc, pid, pid)
         if all_threads or pid not in self._below:
             threads = _threads(self.proc, pid)
-            self._below[pid] = frozenset(child for thread in threads for child in _children_of(self.proc, pid, thread))
-        near = own | self._below[pid]
-        return sorted(near | {child for one in near for child in _children_of(self.proc, one, one)})
+            found = [_children_of(self.proc, pid, thread) for thread in threads[:THREADS_MAX]]
+            is_whole = len(threads) <= THREADS_MAX and all(one.is_whole for one in found)
+            self._below[pid] = _Pids(frozenset().union(*(one.pids for one in found)), is_whole)
+        below = self._below[pid]
+        return _Pids(own.pids | below.pids, own.is_whole and below.is_whole)
 
     def _use(self, pid: int, rank: ProcessId, expected: ProcessId | None = None) -> ProcessUse | None:
         directory = f"{self.proc}/{pid}"
@@ -176,11 +232,34 @@ def _threads(proc: Path, pid: int) -> list[int]:
         return []
 
 
-def _children_of(proc: Path, pid: int, thread: int) -> Iterator[int]:
-    for word in _read(f"{proc}/{pid}/task/{thread}/children").split():
-        child = _number(word)
-        if child is not None:
-            yield child
+def _children_of(proc: Path, pid: int, thread: int) -> _Pids:
+    """None of a process that has ended. The kernel tells a page of them at a time."""
+    text = b""
+    try:
+        fd = os.open(f"{proc}/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return _Pids(frozenset(), is_whole=True)
+    try:
+        while len(text) < FILE_BYTES_MAX and (chunk := os.read(fd, FILE_BYTES_MAX - len(text))):
+            text += chunk
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    is_whole = len(text) < FILE_BYTES_MAX
+    words = text.split() if is_whole else text.split()[:-1]  # The last may be half a number.
+    return _Pids(frozenset(child for word in words if (child := _number(word)) is not None), is_whole)
+
+
+def _in_turn(of: Iterable[Iterator[T]]) -> Iterator[T]:
+    """One of each, then the next of each, until none has any."""
+    waiting = deque(of)
+    while waiting:
+        one = waiting.popleft()
+        for item in one:
+            yield item
+            waiting.append(one)
+            break
 
 
 # --- the whole machine -------------------------------------------------------------------------------------

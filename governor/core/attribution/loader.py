@@ -19,6 +19,7 @@ WORKER: Final = "pt_data_worker"  # torch calls its loader's processes so.
 LOOKS_MIN: Final = 3  # Fewer say nothing.
 GAP_MAX_NS: Final = 5 * NS_PER_S  # Looks further apart are no neighbours.
 SEEN_FRAC: Final = 0.1  # Of the looks: a loader that is seldom there is none.
+CUT_FRAC: Final = 0.1  # Of the looks: with more of them cut, who was not seen may have been there.
 ACTIVE_FRAC: Final = 0.2  # Of a core: an older torch's workers have no name, and a resource tracker does nothing.
 BUSY_FRAC: Final = 0.6
 QUIET_FRAC: Final = 0.25
@@ -28,9 +29,13 @@ READS_MIN: Final = 1_000_000  # Bytes a second, of all workers.
 CORES_BUSY_FRAC: Final = 0.9
 FIGURES: Final = (
     "looks", "ns", "worker_looks", "worker_ns", "cpu_ns", "runs", "disk", "read_bytes", "core_ns", "busy_ns",
-    "pressure_ns",
+    "pressure_ns", "cut",
 )  # fmt: skip
 FIGURE_MAX: Final = 2**63
+UNSEEN: Final = (
+    "below the ranks are too many processes to look at each, and no loader worker was among those looked at: "
+    "what the loader does is unknown"
+)
 
 
 class Loader(NamedTuple):
@@ -61,6 +66,7 @@ class LoaderUse:
         told = self.pending
         _add(told, "looks", 1)
         _add(told, "ns", passed_ns)
+        _add(told, "cut", bool(sample.cut or before.cut))
         for was, now in _workers(pairs, passed_ns):
             _add(told, "worker_looks", 1)
             _add(told, "worker_ns", passed_ns)
@@ -104,7 +110,10 @@ def loader_of(told: Mapping[str, int]) -> Loader | None:
     if looks < LOOKS_MIN or ns <= 0:
         return None
     worker_looks, worker_ns = told.get("worker_looks", 0), told.get("worker_ns", 0)
+    is_cut = told.get("cut", 0) > CUT_FRAC * looks
     if worker_looks < SEEN_FRAC * looks or worker_ns <= 0:
+        if is_cut:
+            return Loader(None, UNSEEN, None)
         return Loader(
             "no_workers", "no loader worker was seen below the ranks: the loop makes its batches itself",
             "start loader workers (num_workers), so that batches are made while the model computes",
@@ -113,7 +122,10 @@ def loader_of(told: Mapping[str, int]) -> Loader | None:
     disk, pressure = told.get("disk", 0) / worker_looks, told.get("pressure_ns", 0) / ns
     reads = told.get("read_bytes", 0) * NS_PER_S / ns
     count = max(1, round(worker_looks / looks))
-    seen = f"{count} loader worker{'' if count == 1 else 's'} at {cpu:.0%} of a core{'' if count == 1 else ' each'}"
+    least = "at least " if is_cut else ""
+    seen = (
+        f"{least}{count} loader worker{'' if count == 1 else 's'} at {cpu:.0%} of a core{'' if count == 1 else ' each'}"
+    )
     if disk >= DISK_FRAC or (pressure >= PRESSURE_FRAC and reads >= READS_MIN):
         return Loader(
             "disk",

@@ -62,6 +62,8 @@ class QueueTime:
             return
         if sample.node.cpu_busy_s is None or last.node.cpu_busy_s is None:
             return
+        if sample.cut or last.cut:
+            return  # What the run's processes used that were not looked at would be told as others'.
         before = {one.process: one for one in last.processes}
         used = {one.process: _used(one, before.get(one.process)) for one in sample.processes}
         busy = int((sample.node.cpu_busy_s - last.node.cpu_busy_s) * NS_PER_S)

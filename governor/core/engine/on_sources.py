@@ -136,11 +136,12 @@ def on_host_sample(node: Node, event: HostSample) -> list[Effect]:
     for managed in _live(node):
         if event.run is not None:  # Recorded: it has only this run's.
             own: tuple[ProcessUse, ...] | None = event.processes if event.run == managed.run.run else None
+            cut = event.cut
         else:
             ranks = set(managed.processes())
-            own = tuple(one for one in event.processes if one.rank in ranks)
+            own, cut = tuple(one for one in event.processes if one.rank in ranks), event.cut & ranks
         if own is not None:
-            shown = replace(event, processes=own, run=managed.run.run)
+            shown = replace(event, processes=own, run=managed.run.run, cut=cut)
             time.on_host(managed, shown)
             _show(managed, shown)
     return []

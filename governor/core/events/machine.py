@@ -114,6 +114,8 @@ class HostSample:
     node: NodeUse
     processes: tuple[ProcessUse, ...] = ()
     run: str | None = None
+    # Ranks below which there were too many processes to look at each. Who is not among `processes` may be there.
+    cut: frozenset[ProcessId] = frozenset()
 
 
 MachineEvent = GpuSample | HostMemory | HostSample | SpotNotice  # What a run's rules are shown.

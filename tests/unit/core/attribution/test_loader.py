@@ -14,9 +14,9 @@ RANK = ProcessId(10, 1, "b")
 
 def looks(
     cpu: float = 0.0, states: str = "S", *, workers: int = 4, read: int = 0, pressure: float = 0.0, busy: float = 0.5,
-    name: str = "pt_data_worker", seconds: int = 12,
+    name: str = "pt_data_worker", seconds: int = 12, cut: int = 0,
 ) -> LoaderUse:  # fmt: skip
-    """A look a second: each worker uses so much of a core, and is in these states in turn."""
+    """A look a second: each worker uses so much of a core, and is in these states in turn. `cut`: so many are."""
     use = LoaderUse()
     for second in range(seconds + 1):
         node = NodeUse(cores=8, cpu_busy_s=8 * busy * second, io_pressure_s=pressure * second)
@@ -28,7 +28,8 @@ def looks(
             for number in range(workers)
         ]  # fmt: skip
         rank = ProcessUse(RANK, RANK, "python", "R", second * NS_PER_S)
-        use.look(HostSample(MonoNs((100 + second) * NS_PER_S), node, (rank, *below)))
+        unseen = frozenset({RANK} if second < cut else ())
+        use.look(HostSample(MonoNs((100 + second) * NS_PER_S), node, (rank, *below), cut=unseen))
     use.close(starved=True)
     return use
 
@@ -56,6 +57,15 @@ def told(use: LoaderUse) -> Loader:
 )
 def test_each_kind_by_its_figures(use: LoaderUse, kind: str | None) -> None:
     assert told(use).kind == kind
+
+
+def test_workers_that_may_have_been_below_a_cut_look_are_not_said_to_be_missing() -> None:
+    found = told(looks(workers=0, cut=12))
+    assert (found.kind, found.next_step) == (None, None)
+    assert found.evidence
+    assert told(looks(workers=0, cut=1)).kind == "no_workers", "a single look"
+    assert told(looks(0.97, "R", cut=12)).kind == "cpu", "those that were seen are told"
+    assert told(looks(0.97, "R", cut=12)).evidence != told(looks(0.97, "R")).evidence, "they are some of them"
 
 
 def test_more_workers_are_no_advice_where_every_core_is_busy() -> None:

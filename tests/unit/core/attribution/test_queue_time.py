@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -84,6 +84,13 @@ def test_loader_workers_are_the_runs_own() -> None:
         queue.see(HostSample(sample.at, sample.node, (*sample.processes, worker), "run"), {pid(0): 0})
     wait = queue.take(0)
     assert wait is None or wait.frac < 0.001
+
+
+def test_use_of_processes_that_were_not_looked_at_is_not_said_to_be_others() -> None:
+    queue = QueueTime()
+    for second in range(1, 11):
+        queue.see(replace(look(second, 2.0, One(0.5, 0.5)), cut=frozenset({pid(0)})), {pid(0): 0})
+    assert queue.take(0) is None
 
 
 @pytest.mark.parametrize(

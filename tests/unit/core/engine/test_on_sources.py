@@ -17,7 +17,7 @@ from governor.core.engine.on_sources import own_places
 from governor.core.events.effects import Alarm
 from governor.core.events.hardware import UNTOLD, GpuFigures
 from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step
-from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.views.board import take_board
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
@@ -53,6 +53,22 @@ def test_a_run_is_shown_the_gpus_on_which_its_processes_compute() -> None:
     gpus = node.runs["llama"].run.gpus
     assert gpus is not None
     assert (gpus.run, gpus.busy_frac, gpus.memory_used_bytes) == ("llama", (IDLE,), (9 * GIB,))
+
+
+def test_a_run_is_told_of_cut_looks_below_its_own_ranks_alone() -> None:
+    """Another user's many processes do not make this run's look a cut one."""
+    node = make_node()
+    engine.step(node, hello())
+    own, (other,) = node.runs["llama"].processes()[0], (ProcessId(999, 1, "boot"),)
+    for cut, shown in (({own, other}, {own}), ({other}, set())):
+        engine.step(node, HostSample(at(9), NodeUse(), cut=frozenset(cut)))
+        used = node.runs["llama"].run.host_use
+        assert used is not None
+        assert used.cut == shown
+    engine.step(node, HostSample(at(10), NodeUse(), run="llama", cut=frozenset({other})))  # Replayed.
+    used = node.runs["llama"].run.host_use
+    assert used is not None
+    assert used.cut == {other}
 
 
 def test_or_those_that_its_ranks_announced() -> None:

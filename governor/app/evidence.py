@@ -158,6 +158,6 @@ def _profile(rows: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict[str, Any
     if answer["problem"] is not None or answer["path"] is None:
         return {**told, "problem": answer["problem"] or "the rank has named no trace"}
     try:
-        return {**told, "path": answer["path"], **trace.read_profile(answer["path"]).row()}
+        return {**told, "path": answer["path"], **trace.read_profile(answer["path"], row["uid"]).row()}
     except trace.TraceUnreadable as error:
         return {**told, "path": answer["path"], "problem": str(error)}

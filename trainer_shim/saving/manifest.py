@@ -19,7 +19,7 @@ MANIFEST = "costgov_manifest.json"
 NAME_BYTES_MAX = 4096  # PATH_MAX.
 DEPTH_MAX = 32  # Two or three are usual.
 OWN_FILES = "costgov_"  # Generators and positions: without weights they are no checkpoint.
-OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _COUNT_MAX = 2**63  # No disk holds more, and a sum of larger numbers is longer than Python writes out.
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -41,14 +41,34 @@ class Entry(NamedTuple):
     node: Optional[str]
 
 
-def open_regular(full: str) -> Tuple[int, os.stat_result]:
-    """Open a file to read it. Raises OSError, or TornError for what is no regular file: a pipe waits for its writer."""
-    fd = os.open(full, OPEN_FLAGS)
-    facts = os.fstat(fd)
-    if not stat.S_ISREG(facts.st_mode):
+class IrregularError(OSError):
+    """A directory, a pipe, a socket or a device."""
+
+    def __init__(self, full: str) -> None:
+        super().__init__(errno.EINVAL, "is no regular file", full)
+
+
+def opened(full: str) -> int:
+    """Open a file to read it. Raises OSError; IrregularError for what is no regular file, and that is not opened.
+
+    A pipe waits for its writer, and opening a device may act on it.
+    """
+    if not stat.S_ISREG(os.stat(full).st_mode):
+        raise IrregularError(full)
+    fd = os.open(full, _OPEN_FLAGS)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):  # It was replaced a moment ago.
         os.close(fd)
-        raise TornError("is no regular file")
-    return fd, facts
+        raise IrregularError(full)
+    return fd
+
+
+def open_regular(full: str) -> Tuple[int, os.stat_result]:
+    """As `opened`, with its facts. Raises OSError, or TornError for what is no regular file."""
+    try:
+        fd = opened(full)
+    except IrregularError as error:
+        raise TornError(error.strerror) from error
+    return fd, os.fstat(fd)
 
 
 def size_fault(full: str, size: int) -> Optional[str]:

@@ -16,7 +16,7 @@ import struct
 import time
 from typing import Any, Callable, Dict, Final, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .manifest import TornError, is_count, is_inside, open_regular
+from .manifest import TornError, is_count, is_inside, open_regular, opened
 from .weights_formats import MADE_UP, Budget, pickle_in
 
 INDEX_BYTES_MAX: Final = 8 << 20
@@ -100,7 +100,7 @@ def _missing(path: str, name: str, index: str) -> str:
 
 
 def _files_of(index: str) -> Set[str]:
-    with open(os.open(index, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(opened(index), "rb") as file:
         raw = file.read(INDEX_BYTES_MAX + 1)
     if len(raw) > INDEX_BYTES_MAX:
         return set()

@@ -14,7 +14,7 @@ import time
 from typing import IO, Callable, Final, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 from zlib import adler32, crc32
 
-from .manifest import OPEN_FLAGS, OWN_FILES, TornError
+from .manifest import OWN_FILES, TornError, opened
 from .weights_formats import (
     BITS,
     CUT_IN_A_ZIP,
@@ -124,8 +124,7 @@ def _harms(path: str, wanted: Sequence[str], budget: Budget, into: List[str], to
     for name in wanted:
         pieces_of = next(read for ending, read in PIECES_OF.items() if name.endswith(ending))
         try:
-            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(os.path.join(path, name), flags), "rb", buffering=0) as file:
+            with open(opened(os.path.join(path, name)), "rb", buffering=0) as file:
                 large: List[Piece] = []
                 blind = _take(large, pieces_of(file, budget), torn, name)
                 chosen = spread(large, budget.tensors_per_file)
@@ -294,7 +293,7 @@ def _is_unknown(name: str) -> bool:
 def _is_saved(path: str, name: str) -> bool:
     """Whether it begins as what torch saves: a zip, or a pickle of older torch."""
     try:
-        with open(os.open(os.path.join(path, name), OPEN_FLAGS), "rb") as file:
+        with open(opened(os.path.join(path, name)), "rb") as file:
             return file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
     except OSError:
         return True  # Nobody knows.

@@ -13,7 +13,6 @@ import gzip
 import json
 import os
 import resource
-import stat
 import subprocess
 import sys
 import zlib
@@ -21,7 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from governor.adapters.machine.regular_file import open_of_user
 from governor.core.base.printable import printable
+from trainer_shim.evidence.profile import FOLDER
 
 COMPRESSED_BYTES_MAX: Final = 64 << 20
 BYTES_MAX: Final = 64 << 20
@@ -72,16 +73,20 @@ class Profile:
         }  # fmt: skip
 
 
-def read_profile(path: str) -> Profile:
-    """Read the trace at this path. TraceUnreadable where that cannot be."""
+def read_profile(path: str, uid: int) -> Profile:
+    """Read the trace that a rank of this user's has named. TraceUnreadable where that cannot be.
+
+    A rank may name whatever it likes, and we may be root: it is read where the shim writes profiles, and nowhere else.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_of_user(path, uid, FOLDER)
     except OSError as error:
         raise TraceUnreadable(f"{printable(path)}: {error.strerror}") from error
+    except ValueError as error:  # No path can have this name.
+        raise TraceUnreadable(f"{printable(path)}: no path") from error
     with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > COMPRESSED_BYTES_MAX:
-            raise TraceUnreadable(f"{printable(path)}: no file, or larger than a profile is")
+        if os.fstat(fd).st_size > COMPRESSED_BYTES_MAX:
+            raise TraceUnreadable(f"{printable(path)}: larger than a profile is")
         told = _told_by_reader(file)
     if "profile" not in told:
         raise TraceUnreadable(f"{printable(path)}: {told['problem']}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.adapters.machine.mounts import Mount, mount_of, mounts
+from governor.adapters.machine.regular_file import HERE, NotRegularError, opened_for_reading
 
 # A uid, or ANYONE -> the first place where it decides.
 Deciders = Mapping[int, str]
@@ -22,14 +23,6 @@ ANYONE: Final = -1  # A uid is never negative.
 
 LINKS_MAX: Final = 40  # The kernel's own limit.
 PIDFILE_BYTES_MAX: Final = 64
-_HERE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class NotRegularError(OSError):
-    """A directory, a FIFO, a socket or a device."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(errno.EINVAL, "not a regular file", path)
 
 
 @dataclass(slots=True)
@@ -58,8 +51,7 @@ class Walk:
                 found = self._step(directory, part, path, last=not parts)
                 target = self._target(found, path)
                 if target is None and not parts:
-                    os.close(found)
-                    return self._open_last(directory, part, path)
+                    return self._open_last(found, path)
                 if target is None:
                     os.close(directory)
                     directory = found
@@ -109,11 +101,11 @@ class Walk:
         found = -1
         if not last:
             try:
-                found = os.open(part, _HERE | os.O_DIRECTORY, dir_fd=directory)  # Mounts what is mounted on demand.
+                found = os.open(part, HERE | os.O_DIRECTORY, dir_fd=directory)  # Mounts what is mounted on demand.
             except NotADirectoryError:
                 pass  # A link.
         if found < 0:
-            found = os.open(part, _HERE, dir_fd=directory)
+            found = os.open(part, HERE, dir_fd=directory)
         place = f"{part!r} on the way to {path}" if not last else path
         try:
             self._mounted(found, place)
@@ -136,21 +128,13 @@ class Walk:
             os.close(found)
             raise
 
-    def _open_last(self, directory: int, part: str, path: str) -> int:
-        if not stat.S_ISREG(os.stat(part, dir_fd=directory, follow_symlinks=False).st_mode):
-            raise NotRegularError(path)
-        # It may have been replaced since: then a link is refused, a FIFO is not waited for, and its own owner counts.
-        fd = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            os.close(fd)
-            raise NotRegularError(path)
+    def _open_last(self, found: int, path: str) -> int:
+        """Its owner is noted already: it is the very file that was found, whatever stands in its place by now."""
         try:
-            self._mounted(fd, path)
-        except OSError:
-            os.close(fd)
-            raise
-        self.note(facts.st_uid, path)
+            fd = opened_for_reading(found, path)
+        finally:
+            os.close(found)
+        facts = os.fstat(fd)
         if (who := _others_that_write(fd, facts)) is not None:
             self.note(ANYONE, f"{path}, which {who} may write")
         return fd

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.adapters.trainers.deciders import Deciders, NotRegularError, Walk
+from governor.adapters.machine.regular_file import NotRegularError
+from governor.adapters.trainers.deciders import Deciders, Walk
 from governor.adapters.trainers.file_room import Room, seek, written_to
 from governor.wire.files.cutter import HEAD_BYTES, Cutter
 from governor.wire.files.lines import Lines

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from governor.adapters.trainers.deciders import NotRegularError, Walk, read_pidfile
+from governor.adapters.machine.regular_file import NotRegularError
+from governor.adapters.trainers.deciders import Walk, read_pidfile
 from governor.adapters.trainers.log_directory import rivals_text
 from governor.adapters.trainers.log_readers import cutter_of, directory_of, text_log
 from governor.adapters.trainers.streams import distrust, named_by_pidfile

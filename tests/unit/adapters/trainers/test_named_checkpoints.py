@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -14,10 +15,12 @@ import pytest
 from governor.adapters.trainers import checkpoint_reader
 from governor.adapters.trainers.checkpoint_reader import Answer, FindAnswer, Progress
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
+from tests.opened import opened_in
 from tests.unit.shim.test_checkpoint import written
 from tests.unit.shim.test_resuming import Loader
 from tests.unit.shim.weights_files import COUNT, NAN, ONE, dcp, distcp, safetensors, text, torch_zip
 from trainer_shim.saving import checkpoint
+from trainer_shim.saving.manifest import TornError, open_regular
 from trainer_shim.saving.resuming import harm_of, resume_at
 from trainer_shim.saving.store import MemoryStore
 
@@ -148,6 +151,25 @@ def test_a_link_to_a_folder_and_a_pipe_are_not_looked_into(tmp_path: Path) -> No
     assert find(path).unsampled is None, "a pipe holds no weights"
     (path / "more").symlink_to(own(tmp_path / "elsewhere", "bin", NAN["F32"]))
     assert (find(path).nonfinite, find(path).unsampled) == (None, "more")
+
+
+def test_nothing_but_regular_files_is_opened(tmp_path: Path) -> None:
+    """Whether a pipe stands there or a link leads to one: its writer would go on, and a device might act."""
+    names = (checkpoint.MANIFEST, "model.safetensors.index.json", "model.safetensors", "optimizer.pt", "weights.bin")
+    pipes, links = tmp_path / "pipes", tmp_path / "links"
+    for folder in (pipes, links):
+        folder.mkdir()
+    for name in names:
+        os.mkfifo(pipes / name)
+        (links / name).symlink_to(pipes / name)
+    with opened_in(pipes) as opened:
+        for folder in (pipes, links):
+            find(folder)
+            look(folder)
+            for name in names:
+                with contextlib.suppress(OSError, TornError):
+                    os.close(open_regular(str(folder / name))[0])
+    assert opened == []
 
 
 def test_eight_bit_weights_are_not_called_looked_into(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from governor.core.events.effects import Alarm, Effect
 from governor.core.views.status import run_status
 from governor.settings.streams import Jsonl
 from tests.contract.fakes import FakeProcesses
+from tests.opened import opened_in
 from tests.unit.core.engine.test_step import at, make_node, play, tick
 from tests.unit.followed_log import AtOnce, Watch
 
@@ -181,4 +182,6 @@ def test_a_log_that_becomes_anybodys_names_nobody_before_its_lines_are_judged(wa
 
 def test_a_fifo_as_a_pidfile_names_nobody_and_holds_up_no_loop(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pid")
-    assert read_pidfile(str(tmp_path / "pid")) is None
+    with opened_in(tmp_path) as opened:
+        assert read_pidfile(str(tmp_path / "pid")) is None
+    assert opened == []

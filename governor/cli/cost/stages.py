@@ -189,15 +189,17 @@ def _beside_one_another(cells: Sequence[tuple[str, ...]], columns: int) -> Itera
 
 
 def _print_markdown(rows: Sequence[StageRow]) -> None:
+    from governor.text.markdown import cell, literal
+
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(map(cell, cells)) + " |"
 
     click.echo(line([title.capitalize().replace("/1m", "/1M") for title in _SPELT_OUT]))
     click.echo("|" + "|".join("---" if place == 0 else "---:" for place in range(len(_COLUMNS))) + "|")
     for cells in _cells(rows):
         click.echo(line(cells))
     for note in _notes(rows):
-        click.echo(f"\n{note}")
+        click.echo(f"\n{literal(note)}")
 
 
 def _notes(rows: Sequence[StageRow]) -> list[str]:

@@ -28,6 +28,7 @@ from governor.reports.resume_text import (
 from governor.reports.terminal import last_at_text, loss_text
 from governor.text.failure_modes import modes_of
 from governor.text.incident_money import spent_text, stays_billed_text, stop_target
+from governor.text.markdown import cell, literal, with_code
 from governor.text.moments import Snapshot, last_good_text, moments, none_is_left, processes_text
 from governor.text.table import plain
 from trainer_shim.wire import worded
@@ -72,24 +73,26 @@ def incident_json(snapshot: Snapshot) -> str:
 def incident_markdown(snapshot: Snapshot) -> str:
     """The document as Markdown."""
     sections = [
-        f"# Incident {_inline(snapshot['incident_id'])}",
-        summary(snapshot),
+        f"# Incident {literal(snapshot['incident_id'])}",
+        literal(summary(snapshot)),
         "\n".join(
-            ["| | |", "|---|---|"]
-            + [f"| {name} | {text.replace('|', '/')} |" for name, text in fact_rows(snapshot).items()]
+            ["| | |", "|---|---|"] + [f"| {name} | {with_code(text)} |" for name, text in fact_rows(snapshot).items()]
         ),
         "## Timeline\n\n" + "\n".join(_timeline(snapshot)),
         "## What was not observed\n\n"
-        + ("\n".join(f"- {line}" for line in not_observed(snapshot)) or "Everything that was asked for was observed."),
+        + (
+            "\n".join(f"- {literal(line)}" for line in not_observed(snapshot))
+            or "Everything that was asked for was observed."
+        ),
         *([] if is_of_node(snapshot) else [_ranks(snapshot)]),
         "## Evidence\n\n" + _evidence(snapshot),
     ]
     sections.extend(f"## Failure mode: {mode.name}\n\n{mode.advice}" for mode in modes_of(snapshot))
     command = command_to_copy(snapshot)
     if command:
-        sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{resume_advice(snapshot)}")
+        sections.insert(3, f"## Resume\n\n{_fenced([command])}\n\n{with_code(resume_advice(snapshot))}")
     elif snapshot.get("resume"):
-        sections.insert(3, f"## Resume\n\n{resumes_from(snapshot)}")
+        sections.insert(3, f"## Resume\n\n{with_code(resumes_from(snapshot))}")
     return "\n\n".join(sections) + "\n"
 
 
@@ -139,7 +142,7 @@ def _timeline(snapshot: Snapshot) -> list[str]:
     rows = ["| ms since verdict | | |", "|---:|---|---|"]
     for moment in moments(snapshot):
         about = "~" if moment.by_wall else ""
-        rows.append(f"| {about}{moment.since_ns / NS_PER_MS:,.1f} | {moment.label} | {moment.text.replace('|', '/')} |")
+        rows.append(f"| {about}{moment.since_ns / NS_PER_MS:,.1f} | {cell(moment.label)} | {cell(moment.text)} |")
     return rows
 
 
@@ -192,13 +195,13 @@ def _last_good_place(snapshot: Snapshot) -> str:
 
 def _ranks(snapshot: Snapshot) -> str:
     told = "\n\n".join(_rank(rank) for rank in snapshot["ranks"]) or "None was known."
-    behind = "".join(f"\n- {_inline(line)}" for line in collectives_told(snapshot))
+    behind = "".join(f"\n- {literal(line)}" for line in collectives_told(snapshot))
     return f"## Ranks at the verdict\n\n{told}" + (f"\n\n## Collectives at the halt\n{behind}" if behind else "")
 
 
 def _rank(rank: Mapping[str, Any]) -> str:
     head, collective = rank_words(rank)
-    lines = [f"**rank {rank['rank']}** {head}", collective]
+    lines = [f"**rank {literal(rank['rank'])}** {with_code(head)}", literal(collective)]
     stack = list(rank.get("stack") or [])
     shown = stack[:STACK_FRAMES_SHOWN]
     if shown:
@@ -208,15 +211,15 @@ def _rank(rank: Mapping[str, Any]) -> str:
 
 
 def rank_words(rank: Mapping[str, Any]) -> tuple[str, str]:
-    """Where it was, and its last collective. As a fact's text: names of others stand between backquotes."""
+    """Where it was, as a fact's text is: names of others stand between backquotes. And its last collective, as text."""
     collective = rank.get("collective")
     head = (
-        f"(pid {rank.get('pid', '?')}): phase {plain(rank.get('phase') or 'unknown')}, "
+        f"(pid {rank.get('pid', '?')}): phase {_inline(rank.get('phase') or 'unknown')}, "
         f"step {rank.get('step') if rank.get('step') is not None else 'unknown'}, "
-        f"last hook {plain(rank.get('last_hook') or 'unknown')}"
+        f"last hook {_code(rank.get('last_hook'))}"
     )
     if rank.get("device_wait"):
-        head += f", waiting for the device in `{_inline(rank['device_wait'])}`"
+        head += f", waiting for the device in {_code(rank['device_wait'])}"
     return head, f"last collective: {_collective(collective) if collective else 'none seen'}"
 
 
@@ -256,5 +259,9 @@ def _fenced(lines: Sequence[object]) -> str:
 
 
 def _inline(value: object) -> str:
-    """Untrusted text inside Markdown: no line break, no code span."""
+    """Untrusted text in a fact's: no line break, no code span. What else is markup is escaped where it is written."""
     return plain(value).replace("`", "'")
+
+
+def _code(name: object) -> str:
+    return f"`{_inline(name)}`" if name else "unknown"

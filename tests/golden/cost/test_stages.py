@@ -326,7 +326,7 @@ def test_an_empty_ledger_says_what_to_do(state_dir: Path, costgov: Call) -> None
 def test_a_stages_name_steers_no_terminal_and_breaks_no_table(state_dir: Path, costgov: Call) -> None:
     write_stages(state_dir / "costgov.db", spent("r", "evil\x1b[2J|\nstage", "2.50", 1), [])
     assert "evil [2J| stage" in costgov("stages").out
-    assert "| evil [2J\\| stage | 1 |" in costgov("stages", "--md").out
+    assert "| evil \\[2J\\| stage | 1 |" in costgov("stages", "--md").out
 
 
 @pytest.mark.parametrize(

@@ -254,8 +254,8 @@ def _process_use(row: object) -> ProcessUse | None:
     if not isinstance(row, list) or len(row) < 7:  # A newer governor's may be longer.
         return None
     pid, rank, name, state, cpu_ns, waited, read = row[:7]
-    cores = row[7] if len(row) > 7 else None  # An older governor's has none.
-    counts = [pid, rank, cpu_ns, *(one for one in (waited, read) if one is not None)]
+    cores, ran = (row[place] if len(row) > place else None for place in (7, 8))  # An older governor's has none.
+    counts = [pid, rank, cpu_ns, *(one for one in (waited, read, ran) if one is not None)]
     if not (isinstance(name, str) and isinstance(state, str) and all(type(one) is int for one in counts)):
         return None
     if not all(_is_amount(one) for one in (*counts, *((cores,) if cores is not None else ()))):
@@ -270,6 +270,7 @@ def _process_use(row: object) -> ProcessUse | None:
         waited,
         read,
         cores_max=cores,
+        core_run_ns=ran,
     )
 
 

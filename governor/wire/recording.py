@@ -158,6 +158,7 @@ def host(sample: HostSample) -> bytes:
             one.core_wait_ns,
             one.read_bytes,
             one.cores_at_once,
+            one.core_run_ns,
         )
         for one in sample.processes
     ]

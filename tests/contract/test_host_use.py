@@ -69,8 +69,8 @@ def test_a_rank_and_its_workers_are_told_with_what_they_use(kernel: Kernel) -> N
     kernel.process(701, start=60, cpu_s=9, name="pt_data) worker", state="R", read=1 << 40, waited=12)
     worker = ProcessId(701, 60, "boot")
     assert look(kernel, RANK) == (
-        ProcessUse(RANK, RANK, "python", "S", 3 * NS_PER_S, 7, 4096),
-        ProcessUse(worker, RANK, "pt_data) worker", "R", 9 * NS_PER_S, 12, 1 << 40),
+        ProcessUse(RANK, RANK, "python", "S", 3 * NS_PER_S, 7, 4096, core_run_ns=123),
+        ProcessUse(worker, RANK, "pt_data) worker", "R", 9 * NS_PER_S, 12, 1 << 40, core_run_ns=123),
     )
 
 

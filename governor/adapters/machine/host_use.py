@@ -169,6 +169,7 @@ class HostUseWatch:
             _read_bytes(_read(f"{directory}/io")),
             _cores(_read(f"{directory}/status")) if expected is not None else None,
             self._cores_granted(directory) if expected is not None else None,
+            _number(waits[0]) if len(waits) > 1 else None,
         )
 
     def _cores_granted(self, directory: str) -> float | None:

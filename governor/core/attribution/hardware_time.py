@@ -177,7 +177,7 @@ class HardwareTime:
             throttled = self._throttled_ns(rank, sums, computed)
             losses = {
                 Cause.THROTTLING: throttled,
-                Cause.OTHER_TENANTS: self._queued_ns(sums, computed - throttled, self.queue.told(rank)),
+                Cause.OTHER_TENANTS: self._queued_ns(sums, computed, throttled, self.queue.told(rank)),
             }
             found[rank] = {cause: ns for cause, ns in losses.items() if ns}
         return found
@@ -206,12 +206,16 @@ class HardwareTime:
         lost = int(computed * min(1.0, held.lost_ns / held.seen_ns))
         return lost if pace_ns is None else max(0, min(lost, computed - pace_ns * sums.steps))
 
-    def _queued_ns(self, sums: RankSums, left: int, wait: QueueWait | None) -> int:
-        """Spread over the time in which the rank's main thread may have run: not over its waits in collectives."""
-        running = sums.total_ns - min(sums.communication_ns, sums.total_ns)
-        if wait is None or not running:
+    def _queued_ns(self, sums: RankSums, computed: int, throttled: int, wait: QueueWait | None) -> int:
+        """Spread over the time in which the rank's main thread had work, as the kernel tells it.
+
+        A sleep is none of it: in a collective, for data, or in the loop's code. What was computed is all of it.
+        """
+        if wait is None:
             return 0
-        lost = min(left, int(wait.frac * sums.total_ns * left / running))
+        left = computed - throttled
+        ready = max(computed, int(wait.ready_frac * sums.total_ns), 1)
+        lost = min(left, int(wait.frac * sums.total_ns * left / ready))
         return lost if lost >= OTHERS_MIN_FRAC * sums.total_ns else 0
 
     # --- the journal ---------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class QueueWait:
     frac: float  # Of that time: what it waited because of others.
     waited_frac: float  # All of its waiting.
     others_cores: float  # Cores that others used, of those on which the rank may run.
+    ready_frac: float = 1.0  # Of that time: when its main thread ran or waited for a core. An upper bound.
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class _Sums:
 
     seen: int = 0
     wait: int = 0
+    ran: int = 0
     own: int = 0
     own_wait: int = 0
     others: int = 0
@@ -47,7 +49,8 @@ class _Sums:
             return None
         # With more threads than cores each one loses its part of what the others took. Else none waits for its like.
         is_crowded = own + self.own_wait / self.seen > self.cores
-        return QueueWait(min(waited, others / self.cores if is_crowded else others, 1.0), waited, others)
+        lost = min(waited, others / self.cores if is_crowded else others, 1.0)
+        return QueueWait(lost, waited, others, min(1.0, waited + self.ran / self.seen))
 
 
 @dataclass(slots=True)
@@ -78,6 +81,7 @@ class QueueTime:
             sums = self._sums.setdefault(ranks[process], _Sums())
             sums.seen += sample.at - last.at
             sums.wait += wait
+            sums.ran += _ran(one, before[process])
             sums.others += others
             sums.cores = cores
             sums.own += sum(used[each.process] for each in sample.processes if each.rank in beside)
@@ -97,6 +101,13 @@ class QueueTime:
 def _used(now: ProcessUse, before: ProcessUse | None) -> int:
     """A process that is new began since the last look, or was not looked at: then all of it counts as the run's."""
     return max(0, now.cpu_ns - (before.cpu_ns if before is not None else 0))
+
+
+def _ran(now: ProcessUse, before: ProcessUse) -> int:
+    """Of the main thread. Where the kernel does not tell it, that of all threads: no less."""
+    if now.core_run_ns is None or before.core_run_ns is None:
+        return _used(now, before)
+    return max(0, now.core_run_ns - before.core_run_ns)
 
 
 def _waited(now: ProcessUse, before: ProcessUse | None) -> int | None:

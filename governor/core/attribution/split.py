@@ -8,7 +8,7 @@ usual one waits for all of these: their load is not balanced. What is left of co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,11 +56,13 @@ class Late:
 def split(ranks: Mapping[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
     """Attribute one window's steps. `ranks`: by rank number. `losses`: what each lost of `computed_ns` from outside."""
     found = Split()
-    late = _lateness(ranks, losses)
+    own = {rank: _own(sums, losses.get(rank, {})) for rank, sums in ranks.items()}
+    last = max(own, key=lambda rank: (sum(own[rank].values()), -rank), default=0)
+    late = _lateness(ranks, own, last)
     for rank, sums in ranks.items():
         _split_rank(found, sums, late.get(rank, Late()), losses.get(rank, {}))
     if any(Cause.STRAGGLER in one.causes for one in late.values()):
-        found.slow_rank = max(ranks, key=lambda rank: _own(ranks[rank], losses.get(rank, {}))[Cause.STRAGGLER])
+        found.slow_rank = last
     if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
         compared = {cause: found.by_cause.get(cause, 0) for cause in (Cause.STRAGGLER, Cause.IMBALANCE)}
         found.weak.update({cause: ns for cause, ns in compared.items() if ns})
@@ -102,14 +104,14 @@ def _offload_ns(sums: RankSums) -> int:
     return min(sums.offload_ns, sums.parts[part.OPTIMIZER])
 
 
-def _lateness(ranks: Mapping[int, RankSums], losses: Losses) -> dict[int, Late]:
-    """What each rank lost to the slowest one in this window, by the cause that made it slow."""
+def _lateness(ranks: Mapping[int, RankSums], own: Mapping[int, Mapping[Cause, int]], last: int) -> dict[int, Late]:
+    """What each rank lost to the slowest one in this window, by the cause that made it slow. `own`: see _own()."""
     if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
         return {}
-    own = {rank: _own(sums, losses.get(rank, {})) for rank, sums in ranks.items()}
-    last = max(own, key=lambda rank: (sum(own[rank].values()), -rank))
-    usual = sorted(causes[Cause.STRAGGLER] for causes in own.values())[(len(own) - 1) // 2]
-    slower = max(0, own[last][Cause.STRAGGLER] - usual)
+    usual = _usual(causes[Cause.STRAGGLER] for causes in own.values())
+    # What came from outside is an estimate. What steps themselves tell to be alike, it makes no different.
+    usual_whole = _usual(sums.own_ns for sums in ranks.values())
+    slower = max(0, min(own[last][Cause.STRAGGLER] - usual, ranks[last].own_ns - usual_whole))
     if slower < STRAGGLER_MIN_FRAC * ranks[last].total_ns:
         slower = 0
     found: dict[int, Late] = {}
@@ -123,12 +125,18 @@ def _lateness(ranks: Mapping[int, RankSums], losses: Losses) -> dict[int, Late]:
             waits = {cause: ns * behind // total for cause, ns in waits.items()}
         if slower:
             waits[Cause.STRAGGLER] = slower
-        idle = usual - causes[Cause.STRAGGLER]
+        idle = min(usual - causes[Cause.STRAGGLER], usual_whole - ranks[rank].own_ns)
         if idle >= STRAGGLER_MIN_FRAC * ranks[rank].total_ns:
             waits[Cause.IMBALANCE] = min(idle, behind)
         if waits:
             found[rank] = Late(waits, min(slower, max(0, causes[Cause.STRAGGLER] - usual)))
     return found
+
+
+def _usual(amounts: Iterable[int]) -> int:
+    """The lower one of two in the middle: of two ranks the faster one is as it should be."""
+    ordered = sorted(amounts)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _own(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:

@@ -99,6 +99,7 @@ class ProcessUse:
     read_bytes: int | None = None
     cores: frozenset[int] | None = None  # On which a rank may run. None: not told, as of processes below it.
     cores_max: float | None = None  # So many at once, by its control group's limit. None: no limit is known.
+    core_run_ns: int | None = None  # Of its main thread alone: the time in which it ran. None: not told.
 
     @property
     def cores_at_once(self) -> float | None:

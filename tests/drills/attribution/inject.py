@@ -28,6 +28,8 @@ ENGINES = ("ddp", "deepspeed", "fsdp2", "pipeline")
 OF_STAGES = ("none", "bubble", "slow")
 OF_ENGINE: dict[str, tuple[str, ...]] = {"bubble": ("pipeline",), "offload": ("deepspeed",)}
 STEPS, RUN_MAX_S = 40, 180.0
+# Other processes on whose core. With one on each, a rank that waits for data is no straggler.
+HOGS: dict[str, tuple[int, ...]] = {"neighbour": (1,), "uneven": (0, 1)}
 PRICE = 3600  # Dollars an hour: a microsecond is a micro-dollar.
 AMOUNT = 0.15  # Seconds of a step, which takes about as long without it.
 # Those that come every fifth step take so much more.
@@ -82,7 +84,9 @@ def play(name: str, engine: str, amount: float = AMOUNT, steps: int = STEPS, kee
         work = Path(directory)
         out = work / "out"
         out.mkdir()
-        with hog() if name == "neighbour" else contextlib.nullcontext():
+        with contextlib.ExitStack() as hogs:
+            for place in HOGS.get(name, ()):
+                hogs.enter_context(hog(place))
             code, output = run(_command(name, engine, amount, steps, out), work)
         if code != 0:
             raise RuntimeError(f"{name}, {engine}: exit code {code}\n{output[-4000:]}")
@@ -97,10 +101,10 @@ def play(name: str, engine: str, amount: float = AMOUNT, steps: int = STEPS, kee
 
 
 @contextlib.contextmanager
-def hog() -> Iterator[None]:
-    """Another process, outside the run, on the last rank's core."""
+def hog(place: int) -> Iterator[None]:
+    """Another process, outside the run, on the core of the rank with this number."""
     cores = sorted(os.sched_getaffinity(0))
-    busy = f"import os\nos.sched_setaffinity(0, {{{cores[min(1, len(cores) - 1)]}}})\nwhile True: pass"
+    busy = f"import os\nos.sched_setaffinity(0, {{{cores[min(place, len(cores) - 1)]}}})\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", busy]) as process:
         try:
             yield

@@ -37,7 +37,8 @@ BATCH = 64 if INJECTED == "recompute" else 8  # What is computed again is a part
 EVERY = 5  # Steps between evaluations and between saves.
 DIES_AT, SAVED_AT = STEPS * 2 // 3, STEPS // 3
 torch.set_num_threads(1)
-if INJECTED == "neighbour":  # The hog is on the last one's.
+NEIGHBOURS = ("neighbour", "uneven")  # A hog is on the last one's core, or on each one's.
+if INJECTED in NEIGHBOURS:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[min(RANK, len(cores) - 1)]})
 torch.manual_seed(0)
@@ -52,7 +53,7 @@ class Sequences(Dataset[Any]):
         return 100_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if INJECTED == "data":
+        if INJECTED == "data" or (INJECTED == "uneven" and RANK == 1):
             time.sleep(AMOUNT / BATCH)
         return (torch.arange(LENGTH) * 3 + index) % VOCABULARY
 
@@ -96,7 +97,7 @@ class Model(nn.Module):
         if INJECTED == "slow" and RANK == 1 and self.training:
             slow_down()
             x.register_hook(lambda _: slow_down())  # As a GPU at half its clock is slow in both passes.
-        if INJECTED == "neighbour" and self.training:
+        if INJECTED in NEIGHBOURS and self.training:
             compute()
         for layer in self.layers:
             x = layer(x)

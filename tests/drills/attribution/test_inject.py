@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 
+from tests.drills.attribution.compare import FALSE_FRAC
 from tests.drills.attribution.inject import AMOUNT, play
 
 STEPS = 24
@@ -26,3 +27,14 @@ def test_an_injected_bottleneck_has_its_name_and_its_share(name: str, engine: st
     assert row.is_right, row
     assert abs(row.error or 0.0) < NEAR_FRAC, row
     assert row.unknown_share < 0.05, row
+
+
+def test_who_waits_for_data_beside_other_tenants_is_no_straggler() -> None:
+    """Two ranks compute alike, each beside a hog on its core. One of them waits for its data."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    row = play("uneven", "ddp", amount=2 * AMOUNT, steps=STEPS)
+    assert row.sums, row
+    assert row.is_right, row
+    assert row.told.get("straggler", 0.0) < FALSE_FRAC * row.loop_s, row
+    assert row.told.get("load_imbalance", 0.0) < FALSE_FRAC * row.loop_s, row

@@ -134,7 +134,7 @@ FIGURES = (GpuFigures(power_w=640.5, clock_reasons=0x40, xid_total=1, xids=(79,)
 USE = NodeUse(cores=2, cpu_busy_s=12.5, disk_read_bytes=7)
 RANK, WORKER = ProcessId(40, 1, "replay"), ProcessId(41, 1, "replay")
 PROCESSES = (
-    ProcessUse(RANK, RANK, "python", "S", 5_000, 7, None, cores_max=1.5),
+    ProcessUse(RANK, RANK, "python", "S", 5_000, 7, None, cores_max=1.5, core_run_ns=4_000),
     ProcessUse(WORKER, RANK, "pt_data_worker", "R", 9_000, None, 4096),
 )
 
@@ -184,6 +184,7 @@ NO_GPUS: dict[str, Any] = {"uuids": [], "memory_used_bytes": [], "memory_total_b
         ("host", {"node": {}, "processes": [[1, 1, "python", "S", -5, None, None]]}),
         ("host", {"node": {}, "processes": [[1, 1, 5, "S", 5, None, None]]}),
         ("host", {"node": {}, "processes": [[1, 1, "python", "S", 5, None, None, -1]]}),
+        ("host", {"node": {}, "processes": [[1, 1, "python", "S", 5, None, None, None, True]]}),
         ("host", {"node": {}, "processes": [[0, 0, "", "", 0, None, None]] * 1025}),
         ("memory", {"available_bytes": -1, "total_bytes": 2}),
         ("memory", {"available_bytes": True, "total_bytes": 2}),

@@ -50,7 +50,7 @@ class HaltLooks:
             self.looks.ask_more(mine.look, managed)
         elif managed.run.connected_ranks():
             if len(self._of) >= LOOKS_PER_UID_MAX:
-                del self._of[next(iter(self._of))]
+                self.forget(next(iter(self._of)))
             self._of[incident.incident_id] = _HaltLook(self.looks.begin_of_halt(managed, "collectives", at))
 
     def take(self, look: Look, at: MonoNs) -> None:
@@ -78,7 +78,10 @@ class HaltLooks:
         incident.note_collectives(at, self.node.wall(at), found, _line(joined, missing))
 
     def forget(self, incident_id: str) -> None:
-        self._of.pop(incident_id, None)
+        """The halt is over, or too many others are under way: what its ranks have shown is gone."""
+        mine = self._of.pop(incident_id, None)
+        if mine is not None:
+            self.looks.halt_is_over(mine.look)
 
 
 def _stands_still(incident: Incident) -> bool:

@@ -45,7 +45,7 @@ class Look:
     only: int | None = None  # The one rank that was asked.
     read_at: MonoNs = MonoNs(0)
     bytes: int = 0  # What the answers take.
-    is_of_halt: bool = False
+    is_of_halt: bool = False  # And that halt goes on.
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -129,8 +129,14 @@ class RankLooks:
             look.read_at = at
         return look
 
+    def halt_is_over(self, look: Look) -> None:
+        """No halt needs this look any more. It is kept for whoever has read it, as any other, and else gone now."""
+        look.is_of_halt = False
+        if look.read_at == look.at:
+            self._looks.pop(look.look_id, None)
+
     def forget(self, at: MonoNs) -> None:
-        """Let go of what nobody has read for a while. What a halt has asked goes by the bounds of its run alone."""
+        """Let go of what nobody has read for a while. What a halt has asked is kept until that is over."""
         old = [one for one in self._looks.values() if at - one.read_at > KEPT_NS and not one.is_of_halt]
         for look in old:
             del self._looks[look.look_id]

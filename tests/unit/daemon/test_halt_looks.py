@@ -10,7 +10,7 @@ import pytest
 
 from governor.core.base.findings import Finding, Reading
 from governor.core.engine import incidents, verdicts
-from governor.core.events.effects import Term
+from governor.core.events.effects import CloseIncident, Term
 from governor.core.events.shown import RankShowed
 from governor.core.halt.incident import Incident
 from governor.daemon import rank_looks
@@ -149,6 +149,25 @@ def test_an_answer_behind_the_halt_changes_nothing() -> None:
     bench.shows(0, 412)
     bench.shows(1, 411)
     assert "collectives" not in incident.evidence
+
+
+def test_an_answer_that_comes_late_is_in_the_incident_though_another_is_missing() -> None:
+    """SIGTERM has summed up, before anybody had shown anything."""
+    bench = Looked()
+    incident = bench.halt()
+    bench.performer.term(Term(incident.incident_id, "llama"))
+    bench.shows(0, 412)
+    assert incident.evidence["collectives"]["problems"] == {"1": "no answer"}
+    assert told(incident)
+
+
+def test_a_closed_incident_keeps_no_look() -> None:
+    bench = Looked()
+    incident = bench.halt()
+    bench.shows(0, 412)
+    assert bench.performer.rank_looks._looks
+    bench.performer.perform([CloseIncident(incident.incident_id, "llama")])
+    assert bench.performer.rank_looks._looks == {}
 
 
 def test_what_is_kept_is_bounded_whatever_ranks_send() -> None:

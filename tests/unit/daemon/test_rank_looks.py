@@ -79,6 +79,38 @@ def test_ranks_are_asked_for_collectives_once_in_ten_seconds() -> None:
     for tenth in range(10, 110):
         assert asked(looks, run, "collectives", tenth * NS_PER_S // 10) is first
     assert len(sent) == 1
-    assert looks.begin(run, "collectives", MonoNs(5 * NS_PER_S), only=0) is first
+    assert looks.begin(run, "collectives", MonoNs(5 * NS_PER_S), only=0) is first, "it shows that rank as well"
     assert asked(looks, run, "collectives", 11 * NS_PER_S) is not first
     assert len(sent) == 2
+
+
+def test_a_look_at_one_rank_answers_for_no_other() -> None:
+    looks, run = RankLooks(lambda *_: True), a_run("mine", 1, 2)
+    first = looks.begin(run, "collectives", MonoNs(NS_PER_S), only=0)
+    assert first is not None
+    for second, only in ((2, 1), (3, None)):
+        look = looks.begin(run, "collectives", MonoNs(second * NS_PER_S), only=only)
+        assert look is not None
+        assert look is not first, "rank 0 alone was asked"
+    assert looks.begin(run, "collectives", MonoNs(4 * NS_PER_S), only=0) is look, "all were asked since"
+
+
+def test_what_halts_have_asked_is_gone_when_they_are_over() -> None:
+    """Forty halts, one after the other. A person's look of before outlives them all."""
+    looks, mine = RankLooks(lambda *_: True), a_run("mine", 1)
+    mine_at = asked(looks, mine, "profile", NS_PER_S)
+    looks.take(showed(mine_at, NS_PER_S, "x"))
+    for number in range(40):
+        look = looks.begin_of_halt(a_run(f"hung-{number}", 1), "collectives", MonoNs(number * NS_PER_S))
+        looks.take(showed(look, number * NS_PER_S, "y" * 1000))
+        looks.halt_is_over(look)
+    assert list(looks._looks.values()) == [mine_at]
+
+
+def test_a_halts_look_that_a_person_reads_is_forgotten_as_any_other() -> None:
+    looks, run = RankLooks(lambda *_: True), a_run("mine", 1)
+    look = looks.begin_of_halt(run, "collectives", MonoNs(NS_PER_S))
+    assert looks.begin(run, "collectives", MonoNs(2 * NS_PER_S)) is look
+    looks.halt_is_over(look)
+    assert looks.of(look.look_id, MonoNs(3 * NS_PER_S)) is look
+    assert looks.of(look.look_id, MonoNs(70 * NS_PER_S)) is None

@@ -12,6 +12,7 @@ import pytest
 
 from governor.adapters.control_socket import Request
 from governor.app import requests
+from governor.app.request_fields import Refused, is_whole, whole
 from governor.daemon.incident_queries import IncidentQueries
 from governor.ports import ControlRequest
 from tests.fuzz.frames import ANY_JSON, CODES, REQUESTS, frame
@@ -50,6 +51,14 @@ def test_any_value_in_any_field_is_answered(rig: Rig, place: int) -> None:
 def test_a_rank_is_a_number(rig: Rig, rank: Any) -> None:
     told = ask(rig, {"cmd": "evidence", "run": "llama", "what": "collectives", "rank": rank})
     assert (told["ok"], told["code"]) == (False, "bad_request"), told
+
+
+@pytest.mark.parametrize("value", [True, False, 1.0, "1", None, [1]])
+def test_only_a_whole_number_is_one(value: Any) -> None:
+    """To Python True is a 1, and would be rank 1."""
+    with pytest.raises(Refused):
+        whole({"rank": value}, "rank", 0, 9, "a rank is a number")
+    assert not is_whole(value, 0, 9)
 
 
 class Asked:

@@ -115,6 +115,23 @@ def test_no_more_than_eight_run_at_once(me: py_spy.Target, tmp_path: Path) -> No
     assert_none_lives(tmp_path)
 
 
+def test_a_process_that_is_another_users_by_now_is_not_looked_into(tmp_path: Path) -> None:
+    """Root's may be one that cannot be traced: so as root the process is nobody's."""
+    user = 65534 if os.getuid() == 0 else None
+    with subprocess.Popen(["sleep", "3600"], user=user) as child:
+        try:
+            target = of_pid(child.pid)
+            uid = os.stat(f"/proc/{child.pid}").st_uid
+            found = script(tmp_path, "echo '[]'")
+            (theirs,) = py_spy.take([replace(target, uid=uid + 1)], 10, found)
+            assert theirs.problem is not None
+            assert not (tmp_path / "started").exists()
+            (mine,) = py_spy.take([replace(target, uid=uid)], 10, found)
+            assert mine.problem is None
+        finally:
+            child.kill()
+
+
 def assert_none_lives(folder: Path) -> None:
     pids = (folder / "started").read_text().split()
     assert pids

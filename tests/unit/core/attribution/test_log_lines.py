@@ -126,6 +126,14 @@ def test_parts_that_are_of_a_whole_line_stay_as_they_are(step_s: float | None) -
     assert log.end(990) == {Cause.PRODUCTIVE: 693.0, Cause.DATA: 297.0}
 
 
+@pytest.mark.parametrize("step_s", [10.0, None])
+def test_of_a_whole_line_what_no_part_names_stays_unknown(step_s: float | None) -> None:
+    log = Log()
+    for at in range(100):
+        log.line(10 * at, step_s, steps=10, data_s=1.0, forward_s=3.0, backward_s=3.0)
+    assert log.end(990) == {Cause.PRODUCTIVE: 594.0, Cause.DATA: 99.0, Cause.UNKNOWN: 297.0}
+
+
 def test_a_save_that_a_line_of_many_steps_tells_came_once() -> None:
     log = Log()
     for at in range(10):

@@ -65,6 +65,11 @@ def test_two_ranks_and_a_hog_on_one_core_lose_what_the_hog_takes() -> None:
     assert told(1.0, One(0.333, 0.666, FIRST), One(0.333, 0.666, FIRST)) == {0: 0.334, 1: 0.334}
 
 
+def test_four_ranks_and_a_hog_on_two_cores_lose_a_fifth_each() -> None:
+    """Each runs 0.4 s of a second, and would run half of it without the hog: the rest they wait for each other."""
+    assert told(2.0, *[One(0.4, 0.6)] * 4) == dict.fromkeys(range(4), 0.2)
+
+
 def test_a_wait_for_its_own_limit_is_no_others() -> None:
     """Granted half a core of two; others use all that is left of the machine."""
     assert told(2.0, One(0.5, 0.5, granted=0.5)) == {}

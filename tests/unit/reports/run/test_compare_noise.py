@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +56,18 @@ def test_three_per_cent_slower_is_found(drifts: bool, steps: int) -> None:
         before = simulated(seed, drifts=drifts, steps=steps)
         found += is_regression(compare_document(before, simulated(100 + seed, drifts=drifts, slower=1.03, steps=steps)))
     assert found >= 7
+
+
+def test_a_short_series_is_worth_less_than_its_own_correlation_tells() -> None:
+    """Many short series whose values are worth a third of independent ones: (1 + 0.5) / (1 - 0.5)."""
+    draw, found = random.Random(1), []
+    for _ in range(400):
+        state, values = draw.gauss(0, 1), []
+        for _ in range(40):
+            state = 0.5 * state + math.sqrt(0.75) * draw.gauss(0, 1)
+            values.append(state)
+        found.append(correlation_time(values))
+    assert statistics.fmean(found) == pytest.approx(3.0, rel=0.1)
 
 
 def test_windows_that_drift_are_worth_fewer() -> None:

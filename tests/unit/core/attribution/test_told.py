@@ -1,0 +1,51 @@
+"""What a window's division leaves for the next one: nothing of what it has taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.hardware_time import HardwareTime
+from governor.core.attribution.rank_line import RankLine
+from governor.core.attribution.told import told_by
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs
+from tests.unit.core.engine.test_step import a_step
+
+ONE = {"step_s": 1.0, "forward_s": 1.0}
+
+
+def at(seconds: float) -> MonoNs:
+    return MonoNs(round(seconds * NS_PER_S))
+
+
+def test_a_step_that_was_cut_is_as_its_like_once() -> None:
+    """Three steps of a second, and half a second of one that nobody tells of."""
+    line = RankLine(MonoNs(0))
+    for number in range(1, 4):
+        line.step(a_step(number, **ONE), at(number), is_repeated=False)
+    line.end(at(3.5))
+    told = [told_by({0: line}, {}, HardwareTime(), taken=True).by_cause for _ in range(2)]
+    assert [sum(one.values()) for one in told] == [3.5 * NS_PER_S, 0]
+
+
+@pytest.mark.parametrize(
+    ("lost_s", "cause"),
+    [
+        (1.5, Cause.PRODUCTIVE),  # The rest of a step.
+        (4.5, Cause.UNKNOWN),  # More than two.
+    ],
+)
+def test_time_of_which_no_rank_tells_is_of_a_step_for_as_long_as_steps_take(lost_s: float, cause: Cause) -> None:
+    """The node sleeps behind the tenth step: its meter goes on, and the clock of the ranks stands still."""
+    account = TimeAccount()
+    account.rank_begins(0, MonoNs(0))
+    account.tick(MonoNs(0), BootNs(0), BootNs(0), 0, holds=True)
+    for number in range(1, 11):
+        account.step(0, a_step(number, **ONE), at(number))
+        account.tick(at(number), BootNs(at(number)), BootNs(0), 0, holds=True)
+    before = {cause: amount.ns for cause, amount in account.by_cause.items()}
+    account.tick(at(10), BootNs(at(10 + lost_s)), BootNs(0), 0, holds=True)
+    account.rank_ends(0, at(10))
+    more = {cause: amount.ns - before.get(cause, 0) for cause, amount in account.by_cause.items()}
+    assert {cause: ns for cause, ns in more.items() if ns} == {cause: at(lost_s)}

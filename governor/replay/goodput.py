@@ -12,6 +12,7 @@ from governor.core.attribution.rows import Whole, whole_of
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.events.inputs import Bye, Disconnected, Event, Hello, PhaseChange, Step, TrainerExited
+from governor.core.events.step_parts import PART_FIELDS
 from governor.replay.logs import STATES, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
@@ -51,6 +52,7 @@ class LogTime:
         self._is_coarse = True  # So far its time stamps are whole seconds. Several steps may have the same.
         self._before = MonoNs(0)  # Until when its time was told before this record.
         self._last: Step | None = None
+        self._number: int | None = None  # Of the last record that has one.
         self._attempt: str | None = None
         self._told: set[str] = set()
 
@@ -94,6 +96,9 @@ class LogTime:
     def missing(self) -> list[str]:
         """What the log does not tell of its time, in sentences."""
         told = [] if self.clock.is_timed else ["its records have no time: pauses between steps are not seen"]
+        if times := self.clock.went_back:
+            how = "is taken to be as usual between two lines" if self.clock.is_wall else "is not in it"
+            told.append(f"its clock went back {times} time{'s' * (times > 1)}: what passed meanwhile {how}")
         if not self._told & {"data_s", "forward_s", "backward_s"}:
             told.append("it tells no parts of a step: waits, saves and communication inside one count as productive")
         elif not {"forward_s", "backward_s"} <= self._told and self._ranks is None:
@@ -127,7 +132,7 @@ class LogTime:
             case Step():
                 self._step(event)
             case PhaseChange():
-                account.phase(event.rank, event.at, event.phase)
+                self._phase(event)
             case Hello():
                 if event.attempt != self._attempt:
                     if self._attempt is not None:
@@ -149,7 +154,26 @@ class LogTime:
             case _:
                 pass
 
+    def _phase(self, phase: PhaseChange) -> None:
+        """A line that says that the run begins, behind steps, is another attempt's. Ranks say that by their hello."""
+        if phase.phase == "init" and self._ranks is None and self._last is not None:
+            self.account.attempt_begins(phase.at)
+            self.account.rank_begins(OF_LOG, phase.at)
+        self.account.phase(phase.rank, phase.at, phase.phase)
+
+    def _is_step(self, step: Step) -> bool:
+        """Whether a record with a step is of one. Of a line without a figure of it, the number must go on.
+
+        Between the steps a log tells of GPUs, money or events, beside the number of the step before.
+        """
+        before, self._number = self._number, step.step
+        if step.connection is not None or any(getattr(step, name) is not None for name in _FIGURES):
+            return True
+        return before is not None and step.step > before
+
     def _step(self, step: Step) -> None:
+        if not self._is_step(step):
+            return
         self.steps += step.rank == OF_LOG
         self._told.update(name for name in _TOLD if getattr(step, name) is not None)
         if not self.clock.is_timed and self._ranks is None:
@@ -166,7 +190,7 @@ class LogTime:
         """How long the steps since the last line took, as these themselves tell."""
         length_s = step.step_s
         if length_s is None and self.clock.is_timed:
-            length_s = sum(getattr(step, name) or 0.0 for name in _PARTS)
+            length_s = sum(getattr(step, name) or 0.0 for name in PART_FIELDS)
         if length_s is None or not 0 < length_s <= STEP_S_MAX:
             return 0
         steps = step.step - self._last.step if self._last is not None and step.step > self._last.step else 1
@@ -177,7 +201,9 @@ class LogTime:
         return self.clock.first_s % 1 == 0 and self.clock.now % NS_PER_S == 0
 
 
-_PARTS: Final = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "eval_s")
+_FIGURES: Final = (
+    "loss", "grad_norm", "lr", "loss_scale", "tokens", "tokens_total", "skipped_steps", "step_s", *PART_FIELDS,
+)  # fmt: skip
 _TOLD: Final = ("step_s", "data_s", "forward_s", "backward_s", "comm_s", "checkpoint_s", "eval_s", "tokens")
 
 

@@ -7,8 +7,10 @@ reported too. The first halt is the one that counts.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, Final
 
 from governor.core.base.policy import Policy, PolicySet
@@ -20,7 +22,16 @@ from governor.core.events.inputs import Event, Step, Tick
 from governor.core.events.streams import StreamOpened, StreamState
 from governor.replay.sight import Sight
 from governor.replay.trace import Trace
-from governor.wire.jsonl import DEFAULT_FIELDS, EPOCH_MIN_S, SECONDS_BOUND, time_of, timed
+from governor.wire.jsonl import (
+    DEFAULT_FIELDS,
+    EPOCH_MIN_S,
+    GAP_FACTOR,
+    GAP_MIN_S,
+    INTERVALS,
+    SECONDS_BOUND,
+    time_of,
+    timed,
+)
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
@@ -37,6 +48,7 @@ GAP_MAX_S: Final = 30 * 24 * 3600.0
 START_MAX_S: Final = 3600.0
 # Records of threads overtake one another by less. A larger step back means a restarted clock.
 BACK_MAX_S: Final = 1.0
+BACKS_MAX: Final = 16  # Set back more often without being set right, it is no clock.
 NO_TIME: Final = "its records have no time"
 NOT_JUDGED: Final = "nothing in it was judged: no frame is of a step"
 
@@ -58,20 +70,35 @@ class ReplayVerdict:
 
 
 class LogClock:
-    """Turns the times of a log into a clock that never goes back."""
+    """Turns the times of a log into a clock that never goes back.
+
+    A clock of 1970 that goes back was set: what passed meanwhile is as usual between two records. When it is set right
+    again the leap is no time either. Any other clock that goes back is of another process, and goes on from here.
+    """
 
     def __init__(self) -> None:
         self.now = MonoNs(0)
         self.is_timed = False
         self.began = MonoNs(0)  # The clock at the start of the log.
         self.first_s = 0.0  # What the log's own clock showed then.
+        self.went_back = 0  # Times.
         self._zero_s = 0.0
         self._last_s = 0.0
+        self._intervals: deque[float] = deque(maxlen=INTERVALS)
+        self._behind_s: deque[float] = deque(maxlen=BACKS_MAX)  # By how much it was set back, and is not yet right.
+
+    @property
+    def is_wall(self) -> bool:
+        return self._last_s >= EPOCH_MIN_S
 
     def read(self, record: Mapping[str, Any]) -> str | None:
         """Advance to the record's time, if it has one. Returns what is wrong with it."""
         seconds = record.get("t")
-        if type(seconds) is float and self.is_timed and 0 <= seconds - self._last_s <= GAP_MAX_S:
+        if (
+            type(seconds) is float and self.is_timed and not self._behind_s
+            and 0 <= seconds - self._last_s <= GAP_MAX_S
+        ):  # fmt: skip
+            self._intervals.append(seconds - self._last_s)
             self._last_s = seconds
             self.now = MonoNs(int((seconds - self._zero_s) * NS_PER_S + 0.5))
             return None
@@ -88,14 +115,42 @@ class LogClock:
             self.first_s = self._zero_s = self._last_s = 0.0 if 0 <= seconds <= START_MAX_S else seconds
         if seconds - self._last_s > GAP_MAX_S:
             return f"its time is {seconds - self._last_s:.4g} s after the last record's"
-        self.is_timed = True
-        if self._last_s - seconds > BACK_MAX_S:
-            self._zero_s -= self._last_s - seconds  # The process restarted and counts from its own start.
+        passed_s = seconds - self._last_s
+        if -passed_s > BACK_MAX_S:
+            self._go_back(passed_s)
         elif seconds < self._last_s:
             seconds = self._last_s
-        self._last_s = seconds
+        elif (leap_s := self._set_right(passed_s)) is not None:
+            self._zero_s += leap_s
+        elif self.is_timed:
+            self._intervals.append(passed_s)
+        self.is_timed, self._last_s = True, seconds
         self.now = MonoNs(round((seconds - self._zero_s) * NS_PER_S))
         return None
+
+    def _go_back(self, passed_s: float) -> None:
+        self.went_back += 1
+        usual_s = self._usual_s if self.is_wall else 0.0
+        self._zero_s -= usual_s - passed_s
+        if self.is_wall:
+            self._behind_s.append(usual_s - passed_s)
+
+    def _set_right(self, passed_s: float) -> float | None:
+        """The leap of a clock that was set back before and is now set right. None of any other record."""
+        late_s = max(GAP_MIN_S, GAP_FACTOR * self._usual_s)
+        # The last one, or all of them at once.
+        for count in (1, len(self._behind_s)) if self._behind_s else ():
+            leap_s = sum(list(self._behind_s)[-count:])
+            if -BACK_MAX_S <= passed_s - leap_s <= late_s:
+                for _ in range(count):
+                    self._behind_s.pop()
+                return min(leap_s, passed_s)
+        return None
+
+    @property
+    def _usual_s(self) -> float:
+        """Between two records. 0: there were no two."""
+        return median(self._intervals) if self._intervals else 0.0
 
     def own_s(self, at: MonoNs) -> float:
         """The log's own clock at a time of ours. A clock that counts from 1970, or below 0, counts from the start."""

@@ -274,6 +274,7 @@ _PRINTED: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([-+]?)\b(nan|inf|infinity)\
 # DeepSpeed's monitor: records with these keys count samples, not steps.
 SAMPLED: Final = "Train/Samples/"
 ELAPSED: Final = SAMPLED + "elapsed_time_ms_"
+OWN: Final = "time/"  # A part of a step's time, as `costgov export` names it.
 
 # Our field -> the names under which trainers commonly log it, in order of preference. Keys that end in `_ms` hold
 # milliseconds, and so do DeepSpeed's timers. A bare "tokens" counts one step, as on our own wire; totals have their own
@@ -307,15 +308,24 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     "step_s": (
         "step_s", "step_time_s", "step_time", "iter_time_s", "iter_time", "iteration_time", "time_per_step",
         "iteration-time", "iteration-time/iteration-time", "time_metrics/end_to_end(s)", "train_step_timing in s",
-        "step_ms", "step_time_ms", "iter_time_ms",
+        "step_ms", "step_time_ms", "iter_time_ms", OWN + "step_s",
     ),
     "data_s": ("data_s", "data_time_s", "data_time", "data_wait_s", "data_ms", "data_time_ms",
-               "time_metrics/data_loading(s)"),
-    "forward_s": ("forward_s", "forward_time_s", "forward_ms", "fwd_ms", ELAPSED + "forward"),
-    "backward_s": ("backward_s", "backward_time_s", "backward_ms", "bwd_ms", ELAPSED + "backward"),
-    "optimizer_s": ("optimizer_s", "optimizer_time_s", "optimizer_ms", ELAPSED + "step"),
-    "checkpoint_s": ("checkpoint_s", "checkpoint_time_s", "checkpoint_ms"),
-    "comm_s": ("comm_s", "comm_time_s", "comm_ms"),
+               "time_metrics/data_loading(s)", OWN + "data_s"),
+    "loop_s": ("loop_s", OWN + "loop_s"),
+    "forward_s": ("forward_s", "forward_time_s", "forward_ms", "fwd_ms", ELAPSED + "forward",
+                  OWN + "forward_s"),
+    "backward_s": ("backward_s", "backward_time_s", "backward_ms", "bwd_ms", ELAPSED + "backward",
+                   OWN + "backward_s"),
+    "optimizer_s": ("optimizer_s", "optimizer_time_s", "optimizer_ms", ELAPSED + "step", OWN + "optimizer_s"),
+    "checkpoint_s": ("checkpoint_s", "checkpoint_time_s", "checkpoint_ms", OWN + "checkpoint_s"),
+    "hold_s": ("hold_s", OWN + "hold_s"),
+    "eval_s": ("eval_s", OWN + "eval_s"),  # Within a line of training. Alone it is an evaluation's result.
+    "bubble_s": ("bubble_s", OWN + "bubble_s"),
+    "comm_s": ("comm_s", "comm_time_s", "comm_ms", OWN + "comm_s"),
+    "comm_between_s": ("comm_between_s", OWN + "comm_between_s"),
+    "recompute_s": ("recompute_s", OWN + "recompute_s"),
+    "offload_s": ("offload_s", OWN + "offload_s"),
     "mem_allocated_bytes": ("mem_allocated_bytes", "mem-allocated-bytes"),
     "mem_reserved_bytes": ("mem_reserved_bytes", "mem-reserved-bytes"),
     "rss_bytes": ("rss_bytes",),

@@ -123,3 +123,58 @@ def test_a_trainer_state_without_times_says_what_to_give_instead(tmp_path: Path)
     assert one.problem is not None
     assert "has no times" in one.problem
     assert "--map" not in one.problem
+
+
+def walled(*at: float) -> list[dict[str, Any]]:
+    return [{"step": number, "loss": 1, "time": 1.76e9 + second} for number, second in enumerate(at)]
+
+
+def back(number: int, first: int, last: int, by_s: float) -> float:
+    return number - (by_s if first <= number <= last else 0.0)
+
+
+@pytest.mark.parametrize("by_s", [2.5, 500.0, 86_400.0])
+def test_a_wall_clock_that_is_set_back_and_right_again_makes_no_time(tmp_path: Path, by_s: float) -> None:
+    one = told(
+        tmp_path / "log.jsonl", *walled(*(back(number, 51, 59, by_s) for number in range(100))), price=22_000_000
+    )
+    assert one.whole.wall_ns / NS_PER_S == pytest.approx(99.0, abs=0.01)
+    assert seconds(one)[Cause.PRODUCTIVE] == pytest.approx(99.0, abs=1.0)
+    assert any("went back 1 time:" in line for line in one.missing)
+
+
+def test_a_clock_that_is_set_back_twice_is_set_right_at_once_or_one_by_one(tmp_path: Path) -> None:
+    for last in (59, 69):
+        at = [back(number, 41, last, 500) + back(number, 51, 59, 300) - number for number in range(100)]
+        one = told(tmp_path / f"{last}.jsonl", *walled(*at))
+        assert one.whole.wall_ns / NS_PER_S == pytest.approx(99.0, abs=0.01)
+        assert any("went back 2 times:" in line for line in one.missing)
+
+
+def test_a_clock_that_stays_back_goes_on_and_its_pauses_are_pauses(tmp_path: Path) -> None:
+    at = [back(number, 51, 100, 500) + (120 if number > 70 else 0) for number in range(100)]
+    one = told(tmp_path / "log.jsonl", *walled(*at))
+    assert one.whole.wall_ns / NS_PER_S == pytest.approx(219.0, abs=0.01)
+    assert seconds(one)[Cause.UNKNOWN] == pytest.approx(120.0, abs=1.0)
+
+
+def test_lines_that_tell_of_no_step_are_none(tmp_path: Path) -> None:
+    """As W&B has them between the steps: of GPUs, of events, with the step before."""
+    rows = [
+        {
+            "step": max(0, number - 5),
+            "t": float(number),
+            **({"gpu": 0.5} if number < 6 or number % 2 else {"loss": 2.0}),
+        }
+        for number in range(40)
+    ]
+    rows = [row | ({} if "loss" in row else {"step": max(0, row["step"] - 1)}) for row in rows]
+    one = told(tmp_path / "log.jsonl", *rows)
+    assert one.steps == sum("loss" in row for row in rows)
+    assert Cause.LOST_STEPS not in seconds(one)
+
+
+def test_the_length_of_an_evaluation_does_not_make_one_of_a_steps_line(tmp_path: Path) -> None:
+    parts = {"step_s": 2.0, "forward_s": 0.5, "backward_s": 0.5, "eval_s": 1.0}
+    one = told(tmp_path / "log.jsonl", *({"step": number, "t": 2.0 * number, **parts} for number in range(1, 21)))
+    assert (one.steps, seconds(one)[Cause.EVALUATION]) == (20, pytest.approx(20.0, abs=2.0))

@@ -14,6 +14,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import PART_FIELDS
+from governor.core.runs.own_time import StepEnds
 from governor.exports.causes import Paid, RecordedCauses
 from governor.exports.series import (
     OF_FRAMES,
@@ -24,12 +25,14 @@ from governor.exports.series import (
     Gpu,
     Happened,
     Item,
+    Order,
+    Phase,
     Point,
 )
 from governor.replay.logs import recording
 from governor.replay.readers.lines import LogUnreadable
 from governor.wire.recorded import SPEAKERS_MAX, RecordedClock, is_frame, is_gap, is_note, read_gpus
-from trainer_shim.wire import FRAMES, faults
+from trainer_shim.wire import FRAMES, PHASES, faults
 
 STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
 
@@ -47,10 +50,19 @@ class Recording:
         self._attempt = ""
         self._ranks: dict[int, int] = {}  # Of the present attempt: each connection's rank.
         self._tokens_per_step: int | None = None
-        self._last: tuple[int, int] | None = None  # Attempt step and time of the point before.
+        self._last: tuple[int, int] | None = None  # Attempt step and end of the point before.
         self._step = 0
+        self._ends = StepEnds()
+        self._order = Order()
 
     def items(self) -> Iterator[Item]:
+        """In the order of the recording's clock, as far as lines of two seconds tell it."""
+        for item in self._as_read():
+            self._order.give(item.wall - self._clock.wall_ahead_ns, item)
+            yield from self._order.take(self._clock.last_ns)
+        yield from self._order.take(None)
+
+    def _as_read(self) -> Iterator[Item]:
         try:
             for _, record in recording(self._directory, self._clock):
                 if isinstance(record, list):
@@ -85,38 +97,54 @@ class Recording:
             self.faulty += 1
             return ()
         if record["kind"] == "hello":
-            self._hello(record)
-        elif record["kind"] == "step" and 0 <= record["step"] < STEP_MAX:
+            return self._hello(record, at)
+        if record["kind"] in ("phase", "bye"):
+            return self._phase(record, at)
+        if record["kind"] == "step" and 0 <= record["step"] < STEP_MAX:
             return self._step_of(record, at)
         return ()
 
-    def _hello(self, hello: dict[str, Any]) -> None:
-        if hello["attempt"] != self._attempt:
+    def _hello(self, hello: dict[str, Any], at: int) -> Iterable[Item]:
+        is_new = hello["attempt"] != self._attempt
+        if is_new:
             self._attempt, self._last = hello["attempt"], None
             self._ranks.clear()
         connection = hello.get("conn")
         if type(connection) is int and (connection in self._ranks or len(self._ranks) < SPEAKERS_MAX):
             self._ranks[connection] = hello["rank"]
+        self._ends.begin(hello["rank"])
         self._tokens_per_step = hello.get("tokens_per_step") or self._tokens_per_step
+        return (Phase(self._wall(at), self._step, "init"),) if is_new else ()
+
+    def _phase(self, frame: dict[str, Any], at: int) -> Iterable[Item]:
+        """Of the rank that speaks for the run. Its begin is the hello's to tell, which comes once an attempt."""
+        name = "finish" if frame["kind"] == "bye" else frame["phase"]
+        if frame["rank"] != self._lead(frame) or name not in PHASES or name == "init":
+            return ()
+        began = self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
+        return (Phase(self._wall(began), self._step, name),)
+
+    def _lead(self, frame: dict[str, Any]) -> int:
+        return min(self._ranks.values(), default=frame["rank"])
 
     def _step_of(self, frame: dict[str, Any], at: int) -> Iterable[Point]:
         """A point, unless another rank speaks, or the step is told again."""
-        lead = min(self._ranks.values(), default=frame["rank"])
-        if frame["rank"] != lead or (self._last is not None and frame["attempt_step"] <= self._last[0]):
+        ended = self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
+        if frame["rank"] != self._lead(frame) or (self._last is not None and frame["attempt_step"] <= self._last[0]):
             return ()
         values = {series: float(frame[name]) for name, series in OF_FRAMES.items() if frame.get(name) is not None}
-        self._add_speed(values, frame, at)
-        self._last, self._step = (frame["attempt_step"], at), frame["step"]
-        return (Point(self._wall(at), frame["step"], values),)
+        self._add_speed(values, frame, ended)
+        self._last, self._step = (frame["attempt_step"], ended), frame["step"]
+        return (Point(self._wall(ended), frame["step"], values),)
 
-    def _add_speed(self, values: dict[str, float], frame: dict[str, Any], at: int) -> None:
-        """By the step's own time, else by when the step before was told."""
+    def _add_speed(self, values: dict[str, float], frame: dict[str, Any], ended: int) -> None:
+        """By the step's own time, else by when the step before ended."""
         parts = [values[OF_FRAMES[name]] for name in PART_FIELDS if OF_FRAMES[name] in values]
         step_s, steps = values.get(STEP_S), 1
         if step_s is not None and parts and step_s >= sum(parts):
             values[OTHER_S] = step_s - sum(parts)
         if step_s is None and self._last is not None:
-            step_s, steps = (at - self._last[1]) / NS_PER_S, frame["attempt_step"] - self._last[0]
+            step_s, steps = (ended - self._last[1]) / NS_PER_S, frame["attempt_step"] - self._last[0]
         if step_s is None or not 0 < step_s < float("inf"):
             return
         values[STEPS_PER_S] = steps / step_s

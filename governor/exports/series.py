@@ -5,13 +5,16 @@ Names are `group/name`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S
 from governor.core.events.step_parts import OF_WHICH_FIELDS, PART_FIELDS
 
+WAIT_NS: Final = 2 * NS_PER_S  # A step is read within one.
+HELD_MAX: Final = 4_096  # Of more in that time the earliest go at once.
 SPEND: Final = "cost/spend_usd"
 USD_PER_MTOK: Final = "cost/usd_per_mtok"  # Of the last window of tokens that had closed by then.
 TOKENS_PER_S: Final = "speed/tokens_per_s"
@@ -87,4 +90,47 @@ class Happened:
     text: str
 
 
-Item = Point | Gpu | Causes | Happened
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What the run's first rank does from now on: a name of the wire's, "init" of a new attempt, "finish" of its end.
+
+    It tells a reader of the times what no step tells: the start, and what comes behind the last step.
+    """
+
+    wall: int
+    step: int
+    name: str
+
+    def values(self) -> dict[str, float]:
+        return {}
+
+
+Item = Point | Gpu | Causes | Happened | Phase
+
+
+class Order:
+    """Items in the order of their time: a governor reads steps four times a second, behind what it saw meanwhile.
+
+    Give each item with its moment on the recording's clock; what can be overtaken no more comes out.
+
+    An item that is later than that comes as it is. Each other item than a point has the step of the point before it.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[tuple[int, int, Item]] = []
+        self._given = 0
+        self._step: int | None = None
+
+    def give(self, at: int, item: Item) -> None:
+        heapq.heappush(self._held, (at, self._given, item))
+        self._given += 1
+
+    def take(self, now: int | None) -> Iterator[Item]:
+        """What no later line of the recording comes before. `now`: the governor's moment; None: there is no more."""
+        while self._held and (now is None or self._held[0][0] <= now - WAIT_NS or len(self._held) > HELD_MAX):
+            _, _, item = heapq.heappop(self._held)
+            if isinstance(item, Point):
+                self._step = item.step
+            elif self._step is not None:
+                item = replace(item, step=self._step)
+            yield item

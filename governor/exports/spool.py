@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from typing import IO, Final
 
-from governor.exports.series import Causes, Gpu, Happened, Item, Point
+from governor.exports.series import Causes, Gpu, Happened, Item, Phase, Point
 
-_KINDS: Final = {kind.__name__: kind for kind in (Causes, Gpu, Happened, Point)}
+_KINDS: Final = {kind.__name__: kind for kind in (Causes, Gpu, Happened, Phase, Point)}
 
 
 class Spool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from governor.core.base.units import utc_fine_text
 from governor.exports.form import Of, Written
 from governor.exports.owned import OwnFiles, own_files
-from governor.exports.series import Causes, Gpu, Happened, Item, Point
+from governor.exports.series import Causes, Gpu, Happened, Item, Phase, Point
 from trainer_shim.wire import worded
 
 NAME: Final = "jsonl"
@@ -55,6 +55,8 @@ class Files:
                 self._line(GPUS, head | {"gpu": item.index, "uuid": item.uuid, **sample, **item.figures})
             case Causes():
                 self._line(CAUSES, head | _keyed(item.values()))
+            case Phase():
+                self._line(PERFORMANCE, head | {"phase": item.name})
             case Happened():
                 self._line(EVENTS, head | {"event": item.name, "text": item.text})
 

@@ -1,6 +1,8 @@
 """Weights & Biases: an offline run in DIR/offline-run-RUN, which `wandb sync` uploads. Nothing is sent from here.
 
-Figures have `step` as their axis, which goes back where a run was resumed, and the wall time at which they were told.
+Figures have `step` as their axis, which goes back where a run was resumed, and the wall time at which they were told:
+`_timestamp`, the axis "Wall time" of W&B. `_runtime` ("Relative time (Process)") is of the export itself: W&B's own
+service writes it over whatever is given. wire.jsonl knows such rows by a stamp that is older than their process.
 Events are texts, of the key `events/NAME`.
 """
 
@@ -16,7 +18,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_S
 from governor.exports.form import ExportRefused, Of, Written
 from governor.exports.owned import OwnFiles, own_files
-from governor.exports.series import Happened, Item, Point
+from governor.exports.series import Happened, Item, Phase, Point
 from governor.exports.spool import Spool, spool
 
 NAME: Final = "wandb"
@@ -25,6 +27,7 @@ MEANING: Final = "An offline run in DIR/offline-run-RUN, for `wandb sync DIR/off
 
 PROJECT: Final = "costgov"
 STEP: Final = "step"
+PHASE: Final = "phase"
 SUFFIX: Final = ".wandb"
 FOLDER: Final = "offline-run-"  # By this name `wandb sync` knows a run that was never online.
 _SETTINGS: Final = {
@@ -85,6 +88,8 @@ class OfflineRun:
 def _row(item: Item) -> dict[str, Any]:
     if isinstance(item, Happened):
         return {f"events/{item.name}": item.text}
+    if isinstance(item, Phase):
+        return {PHASE: item.name}
     return dict(item.values) if isinstance(item, Point) else item.values()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from governor.replay.readers.lines import LogUnreadable, bounded_lines
-from governor.wire.jsonl import parse_line
+from governor.wire.jsonl import date_seconds, parse_line
 
 SUFFIX: Final = ".wandb"
 EXTRA: Final = (
@@ -27,6 +27,9 @@ EXTRA: Final = (
 # Either alone prevents its error reports in the versions that we tried. We set both.
 OFFLINE: Final[Mapping[str, str]] = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
 HISTORY: Final = b'"type":"history"'
+RUN: Final = b'"type":"run"'
+RUNTIME: Final = "_runtime"
+STAMP: Final = "_timestamp"
 NAMED: Final = "wandb leet inspect: "
 SAID_BYTES_MAX: Final = 64 * 1024
 SAID_CHARS_MAX: Final = 300
@@ -37,17 +40,41 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
 
     LogUnreadable, with W&B's own message, at the end of what can be read. Memory does not grow with the log.
     """
+    began: float | None = None
+    is_told_later: bool | None = None
     with _inspected(path) as lines:
         for number, line in lines:
             if line is None:
                 yield number, ["a record is too long"]
+            elif began is None and RUN in line:
+                began = _began(parse_line(line))
             elif HISTORY in line:
                 record = parse_line(line)
                 if isinstance(record, dict):  # Otherwise wandb died while writing, and its exit status says so.
                     history = record.get("history")
                     item = history.get("item") if isinstance(history, dict) else None
                     if isinstance(item, dict):
+                        if is_told_later is None:
+                            is_told_later = _is_told_later(item, began)
+                        if is_told_later:
+                            item.pop(RUNTIME, None)
                         yield number, item
+
+
+def _began(record: object) -> float | None:
+    """When the process began whose log this is."""
+    run = record.get("run") if isinstance(record, dict) else None
+    began = run.get("start_time") if isinstance(run, dict) else None
+    return date_seconds(began) if isinstance(began, str) else None
+
+
+def _is_told_later(first: Mapping[str, Any], began: float | None) -> bool:
+    """Whether the rows are of a time before their own process: an export's, a sync's of another tool's files.
+
+    Their stamps are theirs. `_runtime` is W&B's own, and there it is how long the export has run.
+    """
+    stamp = first.get(STAMP)
+    return began is not None and isinstance(stamp, int | float) and stamp < began
 
 
 @contextmanager

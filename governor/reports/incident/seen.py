@@ -13,13 +13,13 @@ from governor.core.events.inputs import Step
 from governor.core.rules.trigger import is_step_time
 from governor.core.rules.triggers.data_starvation import waited_of
 from governor.core.rules.triggers.straggler import is_between, own_s_of
+from governor.core.runs.own_time import StepEnds
 from governor.reports.incident.judged import GIB, NODE_WIDE, SPEND, judged_of, number, own_gpu, own_rank
 from governor.text.binned import Column, Line
 from governor.text.moments import Snapshot
 
 CLOSE_MAX: Final = 400  # Records before the verdict that are shown one by one.
 SLACK_NS: Final = 60 * NS_PER_S  # The wall clock may be set between the segment's head and the halt.
-TOLD_BEFORE_NS_MAX: Final = 30 * NS_PER_S  # Of one clock. A trainer in a time namespace may have another.
 _TIME_NS_MAX: Final = 2**63
 _AS_JUDGED: Final = frozenset({"steps_per_s", "tokens_per_s", "data_frac", "own_s"})
 _TIMES: Final = ("step_s", "data_s", "forward_s", "comm_s", "checkpoint_s", "hold_s", "eval_s")
@@ -60,6 +60,7 @@ class Seen:
         self._tokens_per_step: float | None = None
         self._stepped_s: float | None = None
         self._without_comm: dict[int, int] = {}
+        self._ends = StepEnds()
         self._told_s = 0.0
 
     @property
@@ -80,19 +81,19 @@ class Seen:
             self._began_ns = at
         at_s = (at - self._began_ns) / NS_PER_S
         if kind == "step":
-            self._step(record, self._ended_s(record, at, at_s))
+            self._step(record, self._ended_s(record, MonoNs(at)))
         elif kind == "note":
             return self._note(record, at, at_s)
         elif kind == "hello":
             self._hello(record)
         return True
 
-    def _ended_s(self, step: Mapping[str, Any], at: int, at_s: float) -> float:
-        """When the trainer told it: the governor reads the steps of half a second at one moment."""
-        told = step.get("mono_ns")
-        if type(told) is int and 0 <= at - told <= TOLD_BEFORE_NS_MAX:
-            at_s -= (at - told) / NS_PER_S
-        self._told_s = max(at_s, self._told_s)
+    def _ended_s(self, step: Mapping[str, Any], at: MonoNs) -> float:
+        """On the clock of the quantities, which take their times in order, whichever rank tells."""
+        rank, told = step.get("rank"), step.get("mono_ns")
+        known = type(rank) is int and type(told) is int
+        ended = self._ends.of(rank, told, at) if known else at  # type: ignore[arg-type]
+        self._told_s = max((ended - (self._began_ns or 0)) / NS_PER_S, self._told_s)
         return self._told_s
 
     def end(self) -> None:
@@ -122,6 +123,8 @@ class Seen:
     def _hello(self, hello: Mapping[str, Any]) -> None:
         if hello.get("again") is not True:
             self._piece += 1
+            if type(hello.get("rank")) is int:
+                self._ends.begin(hello["rank"])
             self._tokens_total = None
             self._without_comm.clear()
         self._tokens_per_step = number(hello.get("tokens_per_step")) or self._tokens_per_step

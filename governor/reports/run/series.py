@@ -12,6 +12,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import told_parts
+from governor.core.runs.own_time import StepEnds
 from governor.reports.run.stability import Spread, Stability
 from governor.reports.run.windows import StepFigures, Windows
 from governor.text.binned import Line
@@ -101,6 +102,7 @@ class RunSeries:
     has_slices: bool = False  # MIG.
     _attempt: str | None = None
     _first_steps: set[int] = field(default_factory=set)  # Ranks that have stepped in this attempt.
+    _ends: StepEnds = field(default_factory=StepEnds)
     _tokens_per_step: int | None = None
     _piece: int = 0
     _save_began: MonoNs | None = None
@@ -205,6 +207,7 @@ class RunSeries:
             self._piece += 1
             ranks = f"{hello.world_size} rank{'' if hello.world_size == 1 else 's'}"
             self._mark(hello.at, "attempt", f"attempt {self.attempts} began, {ranks}")
+        self._ends.begin(hello.rank)
         if self.lead is None or hello.rank < self.lead:
             self.lead = hello.rank
         self.hello, self.world_size = hello, hello.world_size
@@ -221,7 +224,8 @@ class RunSeries:
             sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
         if step.rank != self.lead:
             return
-        at_s = (step.at - (self.began or step.at)) / NS_PER_S
+        ended = self._ends.of(step.rank, step.ended, step.at)
+        at_s = max(0, ended - (step.at if self.began is None else self.began)) / NS_PER_S
         if self.last_step is not None and step.step <= self.last_step:
             self._piece += 1
         self.last_step = step.step

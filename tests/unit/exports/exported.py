@@ -64,11 +64,12 @@ LINES: Sequence[ReceivedFrame | bytes] = (
 
 
 def leave_recording(
-    state: Path, lines: Sequence[ReceivedFrame | bytes] = LINES, number: int = 1, run: str = RUN
-) -> Path:
+    state: Path, lines: Sequence[ReceivedFrame | bytes] = LINES, number: int = 1, run: str = RUN,
+    wall_s: int = WALL_S,
+) -> Path:  # fmt: skip
     directory = state / "recordings" / RUN
     directory.mkdir(parents=True, exist_ok=True)
-    begin = recording.head(run, FACTS, mono_ns=0, wall_ns=wall(0), continues=number > 1)
+    begin = recording.head(run, FACTS, mono_ns=0, wall_ns=wall_s * NS_PER_S, continues=number > 1)
     told = [line if isinstance(line, bytes) else recording.line(line) for line in lines]
     path = directory / segment_name(number)
     path.write_bytes(gzip.compress(b"".join((begin, *told)), mtime=0))

@@ -78,6 +78,7 @@ def test_the_seeds_files_hold_steps_gpus_and_what_happened(left: Path, tmp_path:
     }  # fmt: skip
     assert [line.get("loss") for line in training] == [2.0, 2.0, "nan"]
     assert training[1]["learning_rate"] == 0.001
+    assert performance.pop(0) == {"timestamp": "2027-01-15T08:00:00.000000Z", "step": 0, "phase": "init"}
     assert performance[1] == {
         "timestamp": "2027-01-15T08:00:20.000000Z", "step": 2, **PARTS, "other_s": 0.125, "steps_per_second": 2.0,
         "tokens_per_second": 2000.0, "spend_usd": 2.0, "usd_per_mtok": 0.2,
@@ -262,7 +263,7 @@ def test_a_resumed_run_goes_back_and_a_step_told_twice_counts_once(state: Path, 
 def test_when_a_step_does_not_say_how_long_it_took_its_arrival_does(state: Path, tmp_path: Path) -> None:
     leave_recording(state, [hello(0), step(10, 1), step(20, 3)])
     document(RUN, "--jsonl", str(tmp_path))
-    first, second = read_lines(tmp_path / "performance_metrics.jsonl")
+    _, first, second = read_lines(tmp_path / "performance_metrics.jsonl")
     assert "steps_per_second" not in first
     assert (second["steps_per_second"], second["tokens_per_second"]) == (0.2, 200.0)
 
@@ -320,7 +321,9 @@ def test_a_window_of_unknown_price_ends_the_price_before(state: Path, tmp_path: 
     leave_recording(state, [hello(0), step(10, 1), step(20, 2)])
     leave_journal(state, [window(5, 0, 1_000, 500), window(15, 1_000, 2_000, 0)])
     document(RUN, "--jsonl", str(tmp_path))
-    prices = [line.get("usd_per_mtok") for line in read_lines(tmp_path / "performance_metrics.jsonl")]
+    prices = [
+        line.get("usd_per_mtok") for line in read_lines(tmp_path / "performance_metrics.jsonl") if "phase" not in line
+    ]
     assert prices == [0.5, None]
 
 

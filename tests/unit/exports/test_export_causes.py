@@ -104,7 +104,7 @@ def test_every_part_of_a_step_is_a_series(state: Path, tmp_path: Path) -> None:
     within: dict[str, Any] = dict.fromkeys(OF_WHICH_FIELDS, 0.0625)
     leave_recording(state, [hello(0), step(10, 1, step_s=2.0, **parts, **within)])
     document(RUN, "--jsonl", str(tmp_path))
-    (line,) = read_lines(tmp_path / "performance_metrics.jsonl")
+    _, line = read_lines(tmp_path / "performance_metrics.jsonl")
     assert {name: value for name, value in line.items() if name.endswith("_s")} == {
         "step_s": 2.0, **parts, **within, "other_s": 2.0 - 0.125 * len(parts),
     }  # fmt: skip

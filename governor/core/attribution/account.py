@@ -87,10 +87,10 @@ class TimeAccount:
         passed_ns = self._held_ns(boot, holds=holds)
         paid -= self._count_owed(passed_ns, paid)
         self.boot_to, self.spent_usd_micros = boot, spent_usd_micros
-        if passed_ns > AWAY_NS and not is_unbroken:
-            self._put(Cause.UNKNOWN, passed_ns, paid)
-        elif self._is_halted:
+        if self._is_halted:  # Whoever is away meanwhile: a halt lasts until it is closed.
             self._put(Cause.HALT, passed_ns, paid)
+        elif passed_ns > AWAY_NS and not is_unbroken:
+            self._put(Cause.UNKNOWN, passed_ns, paid)
         elif self._ranks:
             self.pool_ns += passed_ns
             self.pool_usd_micros += paid

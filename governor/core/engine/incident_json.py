@@ -89,6 +89,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
         **({"strangers": True} if _is_strangers(node, incident) else {}),
         **_wrong_max(node, incident),
+        **_account(node, incident),
     }
 
 
@@ -105,6 +106,17 @@ def _launch(node: Node, incident: Incident) -> LeftLaunch | None:
 def _is_strangers(node: Node, incident: Incident) -> bool:
     managed = node.of_incident(incident.incident_id)
     return managed is not None and managed.is_strangers
+
+
+def _account(node: Node, incident: Incident) -> dict[str, Any]:
+    """What the run's time went to, while the halt is open. Its run's own row comes in a later commit.
+
+    The letters do not wait for that one, so a governor may be killed between the two: see time.take_up().
+    """
+    managed = node.of_incident(incident.incident_id)
+    if incident.is_closed or managed is None or managed.history.time.boot_to is None:
+        return {}
+    return {"time": managed.history.time.snapshot()}
 
 
 def _wrong_max(node: Node, incident: Incident) -> dict[str, int]:

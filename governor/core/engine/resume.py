@@ -31,6 +31,7 @@ from governor.core.engine.managed_run import ManagedRun, OneOffs, Unweighed
 from governor.core.engine.metering import charge_unstored
 from governor.core.engine.node import RUNS_MAX, Node, make_past
 from governor.core.engine.node_journal import metered_until, restore_node
+from governor.core.engine.spent import time
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.elsewhere import ends_unseen, leave_unseen
@@ -331,6 +332,8 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             effects.append(unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
         managed.enter_halt(incident)
+        if incident.run == snapshot["run"]:
+            time.take_up(managed, snapshot.get("time"), node.ledger.spend(incident.run))
         incident.lower_verdict_spend(node.ledger.spend(incident.run))
         # A run is persisted every few seconds, so its count may be older than this incident. No number is given twice.
         node.note_number(incident.run, number_of(incident.incident_id))

@@ -49,7 +49,8 @@ def trained(steps: int = 120, length: float = 2.0, **over: Any) -> RunSeries:
         series.see(hello(0, rank))
     for number in range(1, steps + 1):
         now = 10 + number * length
-        told: dict[str, Any] = {"step_s": length, "backward_s": length - 1.1 + 0.01 * (number % 5)} | over
+        backward_s = length - 0.7 - over.get("data_s", 0.4) + 0.01 * (number % 5)
+        told: dict[str, Any] = {"step_s": length, "backward_s": backward_s} | over
         if number == 60:
             told |= {"loss": 9.5, "checkpoint_s": 1.5}
             series.see(_saved(now - 0.5, number))

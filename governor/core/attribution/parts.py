@@ -9,7 +9,7 @@ from typing import Final
 from governor.core.base.units import NS_PER_S
 from governor.core.events.inputs import Step
 from governor.core.events.step_parts import PARTS as NAMED
-from governor.core.events.step_parts import told_parts
+from governor.core.events.step_parts import SECONDS_MAX, told_parts
 
 # Indices of a list: this is added up at every step of every rank. Before BETWEEN they are in the order of `told_parts`.
 DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, BETWEEN, OTHER, WHOLE = range(11)
@@ -31,17 +31,11 @@ def cut(
 
     Parts by a device's events and by the host's clock may exceed the step together: then all shrink alike.
     """
-    parts = [0] * PARTS
+    named, known = within(told, step_ns)
+    parts = [*named, *[0] * (PARTS - len(named))]
     passes = told[FORWARD], told[BACKWARD]
     if passes == (None, None) or (is_line and None in passes):
-        parts[WHOLE] = step_ns
-    for index, seconds in enumerate(told):
-        parts[index] = whole_ns(seconds)
-    known = sum(parts[:OTHER])
-    if parts[WHOLE]:
         parts[WHOLE] = max(0, step_ns - known)
-    if known > step_ns:
-        parts[:OTHER] = [part * step_ns // known for part in parts[:OTHER]]
     parts[OTHER] = step_ns - sum(parts)
     if comm_between_s is not None:
         left = whole_ns(comm_between_s)
@@ -53,9 +47,16 @@ def cut(
     return parts
 
 
+def within(told: Sequence[float | None], step_ns: int) -> tuple[list[int], int]:
+    """Those parts as they fit into the step, and how long they are told to be together."""
+    named = [whole_ns(seconds) for seconds in told]
+    known = sum(named)
+    return ([part * step_ns // known for part in named] if known > step_ns else named), known
+
+
 def whole_ns(seconds: float | None) -> int:
     """Nanoseconds of a figure that a trainer told: 0 of none, of one below zero, and of one that is no number."""
-    return int(seconds * NS_PER_S) if seconds is not None and 0 < seconds < 1e9 else 0
+    return int(seconds * NS_PER_S) if seconds is not None and 0 < seconds < SECONDS_MAX else 0
 
 
 @dataclass(slots=True)

@@ -24,6 +24,11 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 PART_FIELDS: Final = tuple(name for fields in PARTS.values() for name in fields)
 # They lie within the parts.
 OF_WHICH_FIELDS: Final = ("comm_s", "comm_between_s", "recompute_s", "offload_s")
+TIME_FIELDS: Final = ("step_s", *PART_FIELDS, *OF_WHICH_FIELDS)
+# Thirty years. No clock has measured what is told as so long, or as below zero.
+SECONDS_MAX: Final = 1e9
+FIGURES: Final = ("loss", "grad_norm", "loss_scale")
+FIGURE_MAX: Final = 2.0**128  # No float of 32 bits holds it, and none of these is more.
 
 
 def told_parts(step: Step) -> tuple[float | None, ...]:

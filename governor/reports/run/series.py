@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from governor.core.attribution.parts import RankSums, cut, parts_of, whole_ns
+from governor.core.attribution.parts import DATA, RankSums, cut, parts_of, whole_ns, within
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import told_parts
 from governor.core.runs.own_time import StepEnds
+from governor.reports.run.left_out import LeftOut
 from governor.reports.run.stability import Spread, Stability
 from governor.reports.run.windows import StepFigures, Windows
 from governor.text.binned import Line
@@ -84,6 +84,7 @@ class RunSeries:
     gpus: dict[str, Busy] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     marks_left_out: int = 0
+    left_out: LeftOut = field(default_factory=LeftOut)
     attempts: int = 0
     gaps: int = 0
     lost_lines: int = 0
@@ -111,7 +112,7 @@ class RunSeries:
 
     def see(self, event: Event) -> None:
         if isinstance(event, Step):
-            self._step(event)
+            self._step(self.left_out.believed(event))
         elif isinstance(event, Hello):
             self._hello(event)
         elif isinstance(event, GpuSample):
@@ -198,6 +199,7 @@ class RunSeries:
         return self.gpu_s / self.step_s if self.gpu_s and self.step_s > 0 else self.world_size
 
     def _hello(self, hello: Hello) -> None:
+        self.left_out.hello(hello)
         if hello.attempt != self._attempt:
             self._attempt = hello.attempt
             self._save_began, self._untimed_s, self._is_save_told = None, 0.0, False
@@ -220,7 +222,7 @@ class RunSeries:
         self._first_steps.add(step.rank)
         if (sums := self._of_rank(step.rank)) is not None and step.step_s is not None and not is_first:
             sums.seconds += step.step_s
-            sums.data_s += step.data_s or 0.0
+            sums.data_s += _data_s(told_parts(step), step.step_s)
             sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
         if step.rank != self.lead:
             return
@@ -236,12 +238,12 @@ class RunSeries:
             if value is not None:
                 self._draw(name, at_s, value)
         if step.checkpoint_s is not None:
-            self._save_of(step, step.checkpoint_s)
+            self._save_of(step, min(step.checkpoint_s, step.step_s or step.checkpoint_s))
         if step.step_s is None:
             return
         self._draw("step time, s", at_s, step.step_s)
         self.step_times.add(step.step_s)
-        if tokens is not None and step.step_s > 0:
+        if tokens is not None and whole_ns(step.step_s):
             self.tokens += tokens
             if not is_first:
                 self.paced_tokens += tokens
@@ -264,16 +266,16 @@ class RunSeries:
             self.stability.see_broken(step)
         is_first = rank not in self._first_steps
         self._first_steps.add(rank)
-        step_s, data_s, *told, checkpoint_s, hold_s, eval_s, bubble_s, comm_s, between_s = (
-            _seconds(record.get(name)) for name in _OF_RANK
+        step_s, data_s, *told, checkpoint_s, hold_s, eval_s, bubble_s, comm_s, between_s = self.left_out.seconds(
+            record, rank, _OF_RANK
         )
         if (sums := self._of_rank(rank)) is None or step_s is None or is_first:
             return True
         sums.seconds += step_s
-        sums.data_s += data_s or 0.0
         paused_s = (checkpoint_s or 0.0) + (hold_s or 0.0)
-        parts = cut((data_s, *told, paused_s, eval_s, bubble_s), whole_ns(step_s), between_s)
-        sums.account.add_parts(parts, comm_s, between_s)
+        parts = (data_s, *told, paused_s, eval_s, bubble_s)
+        sums.data_s += _data_s(parts, step_s)
+        sums.account.add_parts(cut(parts, whole_ns(step_s), between_s), comm_s, between_s)
         return True
 
     def _of_rank(self, rank: int) -> OfRank | None:
@@ -329,5 +331,5 @@ def _is_near(step: int | None, other: int | None) -> bool:
     return step is not None and other is not None and abs(step - other) <= SAVE_STEPS_APART
 
 
-def _seconds(value: Any) -> float | None:
-    return float(value) if type(value) in (float, int) and 0 <= value < math.inf else None
+def _data_s(parts: Sequence[float | None], step_s: float) -> float:
+    return within(parts, whole_ns(step_s))[0][DATA] / NS_PER_S

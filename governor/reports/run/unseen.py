@@ -72,6 +72,15 @@ def _of_recording(series: RunSeries) -> Iterator[str]:
         yield f"of {series.world_size} ranks {len(series.ranks)} told of steps here"
     if series.gpu_s and series.world_size and abs(series.gpu_s / series.step_s / series.world_size - 1) > 1e-9:
         yield f"its world size changed: a GPU's figures are of {series.ranks_usual:.3g} ranks, the mean of its steps"
+    if series.left_out.values:
+        counts = sorted(series.left_out.values.items(), key=lambda one: (-one[1], one[0]))
+        listed = ", ".join(f"{count:,} of {name}" for name, count in counts)
+        yield f"values that no step can have are left out of its steps, the account has them neither: {listed}"
+    if series.windows.overlong:
+        yield (
+            f"the parts of {series.windows.overlong:,} steps are told as longer than the step:"
+            " they count as if they filled it, as in the account"
+        )
     if series.marks_left_out:
         yield f"{series.marks_left_out:,} more saves and evaluations are not on the time line"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import Final, NamedTuple
 
-from governor.core.attribution.parts import RankSums, cut, whole_ns
+from governor.core.attribution.parts import RankSums, cut, whole_ns, within
 from governor.core.base.units import NS_PER_S
 from governor.core.events import step_parts
 
@@ -17,6 +17,7 @@ WINDOWS_MAX: Final = 128
 # The interval of a median needs the order statistics on both sides of it.
 INTERVAL_MIN: Final = 8
 WORTH_MIN: Final = 4  # Independent values.
+OVERLONG_TIMES: Final = 2  # Two clocks may differ by less.
 _Z: Final = 1.96  # 95 %.
 
 PARTS: Final = tuple(step_parts.PARTS)
@@ -76,6 +77,7 @@ class Windows:
 
     kept: list[Window] = field(default_factory=list)
     told: set[str] = field(default_factory=set)  # The parts of which any step told.
+    overlong: int = 0  # Steps whose parts are told as longer than they: so they fit, as in the account.
     _per_window: int = 1
     _last_told: tuple[bool, ...] = ()
 
@@ -90,12 +92,12 @@ class Windows:
         window.steps += 1
         window.seconds += one.step_s
         window.tokens = window.tokens + one.tokens if window.tokens is not None and one.tokens is not None else None
-        for index, seconds in enumerate(one.parts):
-            if seconds is not None:
-                window.parts[index] += seconds
-        window.account.add_parts(
-            cut(one.parts, whole_ns(one.step_s), one.comm_between_s), one.comm_s, one.comm_between_s
-        )
+        step_ns = whole_ns(one.step_s)
+        named, known = within(one.parts, step_ns)
+        self.overlong += known > OVERLONG_TIMES * step_ns
+        for index, ns in enumerate(named):
+            window.parts[index] += ns / NS_PER_S
+        window.account.add_parts(cut(one.parts, step_ns, one.comm_between_s), one.comm_s, one.comm_between_s)
         self._note_told(one)
         _note(window.losses, one.loss)
         _note(window.norms, one.grad_norm)
@@ -125,7 +127,8 @@ class Windows:
         return sum(one.seconds for one in self.kept) / steps if steps else 0.0
 
     def tokens_per_s(self) -> Interval | None:
-        return interval([one.tokens / one.seconds for one in self.whole if one.tokens is not None and one.seconds > 0])
+        timed = (one for one in self.whole if one.account.total_ns)
+        return interval([one.tokens / one.seconds for one in timed if one.tokens is not None])
 
     def part_s(self, name: str) -> Interval | None:
         """Of a step, in seconds. None where no step told of that part."""

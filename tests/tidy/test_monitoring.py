@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from docs.generators.dashboard import COLUMNS, PANELS
 from governor.adapters.exporters.prometheus_machine import MACHINE_METRICS
 from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.causes import Cause, When
 from governor.core.events.hardware import FATAL_XIDS
 from tests.tidy.sources import ROOT
 
@@ -37,6 +37,13 @@ def test_every_cause_that_is_named_exists(file: str) -> None:
     matched = re.findall(r'cause!?[=~]+\\?"([^"\\]+)', (ROOT / file).read_text())
     assert matched
     assert {cause for one in matched for cause in one.split("|")} <= {cause.value for cause in Cause}
+
+
+def test_the_alert_of_large_causes_leaves_out_what_is_chosen_and_what_comes_once_a_launch() -> None:
+    (left_out,) = re.findall(r'ratio_rate1h\{cause!~"([^"]+)"\} > 0.15', (ROOT / RULES).read_text())
+    of_their_own = {Cause.PRODUCTIVE, Cause.HALT, Cause.IDLE}  # No loss, and what other alerts tell.
+    expected = {cause for cause in Cause if cause.when in (When.CHOSEN, When.LAUNCH)} | of_their_own
+    assert set(left_out.split("|")) == {cause.value for cause in expected}
 
 
 def test_the_xids_of_the_alert_are_the_triggers() -> None:

@@ -11,33 +11,56 @@ from enum import Enum
 from typing import Final
 
 
+class When(Enum):
+    """When the time of a cause passes. Who treats some causes unlike others asks this, and keeps no list of them."""
+
+    STEPS = "in steps"  # It grows with them: of two runs its share of the time in steps is compared.
+    CHOSEN = "in steps, as the configuration asks"  # The same, and nothing that somebody has to be called for.
+    LAUNCH = "once a launch"
+    EVENT = "now and then"  # And what nobody knows.
+
+
 class Cause(Enum):
     """What a stretch of time went to. All but PRODUCTIVE is badput."""
 
-    PRODUCTIVE = "productive"  # Forward, backward, optimizer, of steps that nobody had trained before.
-    DATA = "data_starvation"  # A rank waited for its batch, or others waited for that rank.
-    LOOP = "loop_code"  # The loop's own code between steps: logging, bookkeeping, sampling.
-    STRAGGLER = "straggler"  # One rank computes longer than the others; all wait for it.
-    IMBALANCE = "load_imbalance"  # A rank computes less than the usual one, and waits for it.
-    COMMUNICATION = "exposed_communication"  # In collectives, beyond the wait for a late rank.
-    BUBBLE = "pipeline_bubble"  # A stage waits for the others, beyond the wait for a slow one.
-    OFFLOAD = "optimizer_offload"  # The optimizer's step runs on the CPU.
-    RECOMPUTE = "recompute"  # Activation checkpointing's second forward pass.
-    CHECKPOINT = "checkpoint_stall"
-    EVALUATION = "evaluation"
-    COMPILE = "compile_and_warm_up"  # What an attempt's first step took beyond an ordinary one.
-    START_UP = "start_up"  # Launch, imports, model and data, until the first step.
-    RESTART = "restart"  # The same, after an attempt that had trained.
-    LOST_STEPS = "lost_steps"  # Steps that were trained before, and lost.
-    THROTTLING = "throttling"  # The GPU's clock was held down by heat or power.
-    OTHER_TENANTS = "other_tenants"  # A rank waited for a processor that others used.
-    HARDWARE = "hardware"  # After a GPU of the run broke, until the halt or the next attempt's first step.
-    HANG = "hang"  # No progress, until the halt.
-    HALT = "halt"  # From the verdict until the halt is closed.
-    SHUT_DOWN = "shut_down"  # After the last step, until the run lets go of the node.
-    IDLE = "idle"  # The trainer says that it does nothing.
-    NOT_TOLD = "not_told_yet"  # Of a run that lives: the step under way. It is attributed when it ends.
-    UNKNOWN = "unknown"
+    _value_: str
+    when: When
+
+    def __new__(cls, name: str, when: When | None = None) -> Cause:
+        if when is None:  # The default is there for Cause(name), which looks one up.
+            raise TypeError(f"the cause {name} without its When")
+        cause = object.__new__(cls)
+        cause._value_, cause.when = name, when
+        return cause
+
+    PRODUCTIVE = "productive", When.STEPS  # Forward, backward, optimizer, of steps that nobody had trained before.
+    DATA = "data_starvation", When.STEPS  # A rank waited for its batch, or others waited for that rank.
+    LOOP = "loop_code", When.STEPS  # The loop's own code between steps: logging, bookkeeping, sampling.
+    STRAGGLER = "straggler", When.STEPS  # One rank computes longer than the others; all wait for it.
+    IMBALANCE = "load_imbalance", When.STEPS  # A rank computes less than the usual one, and waits for it.
+    COMMUNICATION = "exposed_communication", When.STEPS  # In collectives, beyond the wait for a late rank.
+    BUBBLE = "pipeline_bubble", When.STEPS  # A stage waits for the others, beyond the wait for a slow one.
+    OFFLOAD = "optimizer_offload", When.CHOSEN  # The optimizer's step runs on the CPU.
+    RECOMPUTE = "recompute", When.CHOSEN  # Activation checkpointing's second forward pass.
+    CHECKPOINT = "checkpoint_stall", When.STEPS
+    EVALUATION = "evaluation", When.STEPS
+    COMPILE = "compile_and_warm_up", When.LAUNCH  # What an attempt's first step took beyond an ordinary one.
+    START_UP = "start_up", When.LAUNCH  # Launch, imports, model and data, until the first step.
+    RESTART = "restart", When.EVENT  # The same, after an attempt that had trained.
+    LOST_STEPS = "lost_steps", When.EVENT  # Steps that were trained before, and lost.
+    THROTTLING = "throttling", When.STEPS  # The GPU's clock was held down by heat or power.
+    OTHER_TENANTS = "other_tenants", When.STEPS  # A rank waited for a processor that others used.
+    HARDWARE = "hardware", When.EVENT  # After a GPU of the run broke, until the halt or the next attempt's first step.
+    HANG = "hang", When.EVENT  # No progress, until the halt.
+    HALT = "halt", When.EVENT  # From the verdict until the halt is closed.
+    SHUT_DOWN = "shut_down", When.LAUNCH  # After the last step, until the run lets go of the node.
+    IDLE = "idle", When.EVENT  # The trainer says that it does nothing.
+    NOT_TOLD = "not_told_yet", When.EVENT  # Of a run that lives: the step under way. It is attributed when it ends.
+    UNKNOWN = "unknown", When.EVENT
+
+    @property
+    def is_in_steps(self) -> bool:
+        return self.when in (When.STEPS, When.CHOSEN)
 
 
 LOST: Final = tuple(cause for cause in Cause if cause is not Cause.PRODUCTIVE)

@@ -43,13 +43,7 @@ ALONE: Final = "one figure: noise unknown"
 APART: Final = "not told apart"
 SMALL: Final = f"less than {100 * STEP_MIN:.0f} % of a step"
 # Of the time in steps, which grows with them. What comes once a launch is a figure of its own, in seconds.
-_IN_STEPS: Final = frozenset(
-    cause.value
-    for cause in (
-        Cause.PRODUCTIVE, Cause.DATA, Cause.LOOP, Cause.STRAGGLER, Cause.COMMUNICATION, Cause.BUBBLE, Cause.OFFLOAD,
-        Cause.RECOMPUTE, Cause.CHECKPOINT, Cause.EVALUATION, Cause.THROTTLING, Cause.OTHER_TENANTS,
-    )
-)  # fmt: skip
+_IN_STEPS: Final = frozenset(cause.value for cause in Cause if cause.is_in_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ CASES = [
     Case("CostgovGoodputLow", of_time(productive=47, data_starvation=13) | ALIVE, (155,), (119, 145)),
     Case("CostgovGoodputLow", of_time(productive=49, data_starvation=11) | ALIVE, quiet=(500,)),
     Case("CostgovCauseLarge", of_time(productive=50, data_starvation=10) | ALIVE, (80,), (60, 70)),
-    Case("CostgovCauseLarge", of_time(productive=20, recompute=20, start_up=20) | ALIVE, quiet=(500,)),
+    Case("CostgovCauseLarge", of_time(recompute=25, optimizer_offload=25, start_up=10) | ALIVE, quiet=(500,)),
     Case("CostgovCauseLarge", of_time(productive=52, data_starvation=8) | ALIVE, quiet=(500,)),
     Case("CostgovNodeIdle", {'costgov_node_idle_seconds{node="gpu-17"}': "0+60x60"}, (31,), (30,)),
     Case("CostgovUnattachedGpuProcesses",

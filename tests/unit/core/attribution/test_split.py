@@ -172,3 +172,4 @@ def test_whatever_ranks_tell_is_attributed_once(ranks: list[RankSums], fracs: li
     found = split(dict(enumerate(ranks)), losses)
     assert sum(found.by_cause.values()) == sum(one.total_ns for one in ranks)
     assert all(ns > 0 for ns in found.by_cause.values())
+    assert all(cause.is_in_steps or cause is Cause.UNKNOWN for cause in found.by_cause)

@@ -13,7 +13,7 @@ import pytest
 from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import Whole, time_row
 from governor.core.base.units import NS_PER_S
-from governor.reports.run.compare import SMALL, compare_document, is_regression
+from governor.reports.run.compare import CAUSES, OUTSIDE, SMALL, compare_document, is_regression
 from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.series import RunSeries
 from governor.reports.run.windows import StepFigures, correlation_time, interval
@@ -111,6 +111,19 @@ def test_a_shorter_run_is_no_worse_one() -> None:
     """The same start-up is a larger share of all its time."""
     told = {"PRODUCTIVE": (18.0, 0.11), "DATA": (4.8, 0.029333), "CHECKPOINT": (0.15, 0.0), "COMMUNICATION": (2.4, 0.0)}
     assert not is_regression(compare_document(run(0.1), run(0.1, **told)))
+
+
+@pytest.mark.parametrize("cause", [one for one in Cause if one is not Cause.PRODUCTIVE])
+def test_each_cause_is_a_share_of_the_steps_or_seconds_outside_of_them(cause: Cause) -> None:
+    before, after = (
+        replace(run(0.1), told={"time": time_row(Whole({Cause.PRODUCTIVE: Amount(600), cause: Amount(ns)}, 100, {}))})
+        for ns in (20, 400)
+    )
+    found = [row for row in compare_document(before, after)["figures"] if row["section"] in (CAUSES, OUTSIDE)]
+    assert [row["section"] for row in found] == [CAUSES, CAUSES if cause.is_in_steps else OUTSIDE]
+    assert [row["verdict"] == "worse" for row in found] == [cause.is_in_steps] * 2
+    shares = [row["b"]["median"] for row in found if row["section"] == CAUSES]
+    assert sum(shares) == pytest.approx(1)
 
 
 def test_of_a_run_with_two_prices_no_steady_price_is_told() -> None:

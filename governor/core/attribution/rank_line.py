@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.attribution import parts as part
+from governor.core.attribution.balance import Balance, Spare
 from governor.core.attribution.causes import Cause
+from governor.core.attribution.log_pace import LogPace, lasted_ns, of_steps, paused_ns
 from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Step, steps_of_line
+from governor.core.events.inputs import Step
 
 # Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
 PHASES_MAX: Final = 32
@@ -22,6 +24,8 @@ RECENT_STEPS: Final = 15
 # A log's next line may be a little late. So much later than usual, something else was done.
 PAUSE_TIMES: Final = 2
 PAUSE_MIN_NS: Final = NS_PER_S
+# Lines nearer to each other were written together: those that tell no time of their own are of the next interval.
+TOGETHER_NS: Final = NS_PER_S // 1000
 
 # What is open behind a rank's last word is of its next step, up to so many ordinary ones.
 OPEN_TIMES: Final = 2
@@ -43,48 +47,6 @@ _OF_PHASE: Final = {
 # What an ordinary step spends in these says nothing about the first one.
 _NOT_OF_STEP: Final = (part.CHECKPOINT, part.EVALUATION)
 
-# What comes in each step. A save or an evaluation that a line tells came once, whatever the line is of.
-_OF_EACH: Final = (
-    "step_s", "data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "recompute_s", "offload_s",
-    "bubble_s",
-)  # fmt: skip
-_PARTS: Final = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "bubble_s")
-VOTES_MAX: Final = 15
-
-
-@dataclass(slots=True)
-class LogPace:
-    """What the lines so far say of the next one."""
-
-    stride: int = 1  # Steps of the last line.
-    votes: int = 0  # Below zero: the lines' figures are of all their steps, not of one.
-
-    def steps(self, step: int, before: int | None) -> int:
-        """`before`: the step of the line before. One that goes back is of as many as that line."""
-        if before is not None and step > before:
-            self.stride = steps_of_line(step, before)
-        return 1 if before is None else self.stride
-
-    def are_of_one(self, line: Step, steps: int, passed_ns: int) -> bool:
-        """Whether the line's figures are of one of its steps. `passed_ns`: since the line before.
-
-        A step's time is of one or of all, whichever is nearer to what has passed. One pause does not change that.
-        """
-        step_ns = whole_ns(line.step_s)
-        parts_ns = sum(whole_ns(getattr(line, name)) for name in _PARTS)
-        if steps > 1 and (step_ns or parts_ns):
-            fits = steps * step_ns**2 < passed_ns**2 if step_ns else steps * parts_ns <= passed_ns
-            self.votes = max(-VOTES_MAX, min(VOTES_MAX, self.votes + (1 if fits else -1)))
-        return self.votes >= 0
-
-
-def of_steps(line: Step, steps: int) -> Step:
-    """The line, with what it tells of one step as that of so many."""
-    if steps == 1:
-        return line
-    told = {name: seconds * steps for name in _OF_EACH if (seconds := getattr(line, name)) is not None}
-    return replace(line, **told)
-
 
 @dataclass(slots=True)
 class First:
@@ -94,6 +56,7 @@ class First:
     step: Step
     steps: int = 1
     before_ns: int = 0  # Of a log's: since the beginning. It is of the start, unless the line was of more steps.
+    is_alone: bool = False  # A log's: no line yet tells how many steps it was of.
 
 
 @dataclass(slots=True)
@@ -113,6 +76,7 @@ class RankLine:
     # Of a step. Uncut: a new pace is no pause.
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     pace: LogPace = field(default_factory=LogPace)
+    balance: Balance = field(default_factory=Balance)
     phases: deque[tuple[MonoNs, str]] = field(default_factory=lambda: deque(maxlen=PHASES_MAX))
     usual_ns: int | None = None  # An ordinary step of the run, until this line has its own.
     lost_at: MonoNs | None = None  # Its connection, without a bye.
@@ -122,7 +86,11 @@ class RankLine:
 
     @property
     def pending_ns(self) -> int:
-        """Of the first step, which is told and not yet attributed."""
+        """What is told and not yet attributed: of the first step, and between lines that are not balanced yet."""
+        return self._first_ns + self.balance.spare_ns
+
+    @property
+    def _first_ns(self) -> int:
         return sum(self.first.parts) + self.first.before_ns if self.first is not None else 0
 
     @property
@@ -133,7 +101,7 @@ class RankLine:
             return sorted(sum(one) for one in self.recent)[len(self.recent) // 2] * times
         if self.usual_ns is not None:
             return self.usual_ns
-        return self.pending_ns or (min(self.lengths) * times if self.lengths else None)
+        return self._first_ns or (min(self.lengths) * times if self.lengths else None)
 
     def goes_back(self, step: Step) -> bool:
         return self.last_step is not None and step.step <= self.last_step
@@ -141,7 +109,7 @@ class RankLine:
     def step(self, step: Step, ended: MonoNs, *, is_repeated: bool) -> None:
         """Take one step that ended then."""
         is_line = step.connection is None
-        if ended <= self.told_to:
+        if self._is_of_next(step, ended):
             if is_line and self.last_step is None:  # The log begins with it: the next one tells its steps by it.
                 self.last_step = step.step
             return
@@ -149,50 +117,111 @@ class RankLine:
         self.lost_at, self.is_log = None, is_line
         if is_line:
             steps, step = self._of_all_its_steps(step, ended - began)
+        if is_line and self.has_stepped and not is_repeated:
+            self._line(step, steps, ended - began)
+        else:
+            self._settle_spare(self.balance.settle())
+            self._step(step, steps, ended, is_repeated=is_repeated)
+        self.lengths.append(max(1, ended - began - (paused_ns(step) if is_line else 0)) // steps)
+        self.told_to, self.is_finished = ended, False
+        self.phases.clear()
+        if self.first is not None and len(self.recent) >= ORDINARY_STEPS:
+            self._settle_first()
+        self.has_stepped, self.last_step = True, step.step
+
+    def _is_of_next(self, step: Step, ended: MonoNs) -> bool:
+        """Whether no time has passed for it. Of a log's lines at one moment the next interval's tells for all."""
+        tells = step.connection is not None or step.step_s is not None or paused_ns(step) > 0
+        return ended <= self.told_to or (not tells and self.has_stepped and ended - self.told_to < TOGETHER_NS)
+
+    def _step(self, step: Step, steps: int, ended: MonoNs, *, is_repeated: bool) -> None:
+        """A rank's step, or the first one of a log, or one that is done again."""
+        began, is_line = self.told_to, step.connection is None
         # A log's line: all since the line before. The first one tells what of it was its step, or nobody knows.
         is_told = step.step_s is not None and (not is_line or not self.has_stepped)
-        length = whole_ns(step.step_s) if is_told else ended - began
+        length = ended - began
+        if is_told:
+            length = lasted_ns(step, 0) if is_line else whole_ns(step.step_s)
         starts = max(began, MonoNs(ended - length))
         is_alone = is_line and self.last_step is None and not self.has_stepped and not is_repeated
         if not is_alone:
             self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began, is_weak=is_line)
         before_ns = starts - began if is_alone else 0
-        if is_line and len(self.recent) >= ORDINARY_STEPS:
-            starts = self._after_pause(step, steps, starts, ended)
-        self.lengths.append((ended - began) // steps)
+        if is_line and self._paused_ns(step, steps, ended - starts):
+            pause_ns = self._paused_ns(step, steps, ended - starts)
+            self._tell(self._named() or Cause.UNKNOWN, pause_ns, is_weak=True)
+            starts = MonoNs(starts + pause_ns)
         told = parts_of(step, ended - starts)
-        self.told_to, self.is_finished = ended, False
-        self.phases.clear()
         if is_repeated:
             self._tell(Cause.LOST_STEPS, ended - starts)
         elif not self.has_stepped:
-            self.first = First(told, step, steps, before_ns)
+            self.first = First(told, step, steps, before_ns, is_alone)
         else:
             self.sums.add(told, step)
             self.recent.append([ns // steps for ns in told])
-            if self.first is not None and len(self.recent) >= ORDINARY_STEPS:
-                self._settle_first()
-        self.has_stepped, self.last_step = True, step.step
+
+    def _line(self, step: Step, steps: int, passed_ns: int) -> None:
+        """A log's line behind the first: all since the line before, as it tells itself, and as the lines about it do.
+
+        What was in a pause is as the log's phases say.
+        """
+        pause_ns, told_ns = self._paused_ns(step, steps, passed_ns), lasted_ns(step, self._usual_ns(steps))
+        self._settle_spare(self.balance.begin_line(is_short=2 * passed_ns < told_ns))
+        if pause_ns and (named := self._named()) is not None:
+            self._tell(named, pause_ns, is_weak=True)
+            passed_ns, pause_ns = passed_ns - pause_ns, 0
+        if told_ns:
+            told = self._balanced(step, told_ns, passed_ns, pause_ns)
+        else:
+            self._tell(Cause.UNKNOWN, pause_ns, is_weak=True)
+            told = parts_of(step, passed_ns - pause_ns)
+            self.sums.add(told, step)
+        self.recent.append([ns // steps for ns in told])
+
+    def _balanced(self, step: Step, told_ns: int, passed_ns: int, pause_ns: int) -> list[int]:
+        """The parts of a line that tells how long it took. `pause_ns`: of its interval, what is no line's by itself."""
+        told, more_ns = parts_of(step, told_ns), passed_ns - told_ns
+        if more_ns < 0:
+            cut = parts_of(step, passed_ns + self.balance.take(-more_ns))
+            self.balance.lack(told, cut)
+            self.sums.add(cut, step)
+            return told
+        for parts in self.balance.repay(more_ns):
+            self.sums.parts = [mine + more for mine, more in zip(self.sums.parts, parts, strict=True)]
+            more_ns -= sum(parts)
+        rest_ns = min(more_ns, passed_ns - told_ns - pause_ns)
+        self.balance.keep(rest_ns, None, part.WHOLE if None in (step.forward_s, step.backward_s) else part.OTHER)
+        self.balance.keep(more_ns - rest_ns, Cause.UNKNOWN, part.OTHER)
+        self.sums.add(told, step)
+        return told
+
+    def _settle_spare(self, spare: Iterable[Spare]) -> None:
+        for one in spare:
+            if one.cause is None:
+                self.sums.parts[one.part] += one.ns
+            else:
+                self._tell(one.cause, one.ns, is_weak=one.cause is Cause.UNKNOWN)
 
     def _of_all_its_steps(self, line: Step, passed_ns: int) -> tuple[int, Step]:
         """How many steps a log's line is of, and the line with the parts of them all."""
         steps = self.pace.steps(line.step, self.last_step)
-        times = steps if self.pace.are_of_one(line, steps, passed_ns) else 1
-        if self.first is not None and self.first.before_ns:
-            self._settle_before(min(times, self.first.step.step))
-        return steps, of_steps(line, times)
+        is_of_one = self.pace.are_of_one(line, steps, passed_ns)
+        if self.first is not None and self.first.is_alone:
+            self._retell_first(steps, is_of_one=is_of_one)
+        return steps, of_steps(line, steps if is_of_one else 1)
 
-    def _settle_before(self, steps: int) -> None:
-        """The first line is of as many steps as the second one, and never of more than its own number."""
+    def _retell_first(self, steps: int, *, is_of_one: bool) -> None:
+        """The first line is of as many steps as the second one, and never of more than its own number.
+
+        What is before it is the start's, unless the next lines were written with it.
+        """
         first = self.first
         assert first is not None
-        if steps > 1:
-            told_ns, whole = sum(first.parts), of_steps(first.step, steps)
-            more_ns = min(first.before_ns, max(0, whole_ns(whole.step_s) - told_ns))
-            first.parts, first.step, first.steps = parts_of(whole, told_ns + more_ns), whole, steps
-            first.before_ns -= more_ns
-        self._tell(self.start, first.before_ns)
-        first.before_ns = 0
+        first.steps, first.is_alone = max(1, min(steps, first.step.step)), False
+        first.step, all_ns = of_steps(first.step, first.steps if is_of_one else 1), self._first_ns
+        told_ns = min(all_ns, lasted_ns(first.step, 0) or all_ns)
+        first.parts, first.before_ns = parts_of(first.step, told_ns), 0
+        self.balance.keep(all_ns - told_ns, self.start, part.OTHER)
 
     def phase(self, at: MonoNs, name: str) -> None:
         self.phases.append((at, name))
@@ -222,6 +251,7 @@ class RankLine:
         self.told_to = max(self.told_to, at)
         self.phases.clear()
         self._settle_first()
+        self._settle_spare(self.balance.settle())
 
     def tail(self, at: MonoNs, *, is_cut: bool = False, is_good: bool = False) -> Iterator[tuple[Cause, int]]:
         """The time since the last told moment, by phases, as if the rank ended at `at`.
@@ -270,18 +300,26 @@ class RankLine:
         self.sums, self.direct, self.weak = RankSums(), {}, {}
         return taken
 
-    def _after_pause(self, step: Step, steps: int, began: MonoNs, ended: MonoNs) -> MonoNs:
-        """When a log's line began, if the time since the line before is far from usual for so many steps.
+    def _paused_ns(self, step: Step, steps: int, passed_ns: int) -> int:
+        """Of a log's interval, what is beyond its line's own time, if it is far from usual for so many steps.
 
-        What was then is as the log's phases say. A line that tells its step's time knows better than what is usual.
+        A line that tells its step's time, a save or an evaluation knows better than what is usual.
         """
+        if len(self.recent) < ORDINARY_STEPS:
+            return 0
+        ordinary_ns = self._usual_ns(steps)
+        usual = max(ordinary_ns + paused_ns(step), min(lasted_ns(step, ordinary_ns), passed_ns))
+        return passed_ns - usual if passed_ns > max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS) else 0
+
+    def _usual_ns(self, steps: int) -> int:
+        """So many steps without a save, as a log's lines have come."""
         lengths = sorted(self.lengths)
-        usual = max(lengths[len(lengths) // 2] * steps, min(whole_ns(step.step_s), ended - began))
-        if ended - began <= max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS):
-            return began
+        return lengths[len(lengths) // 2] * steps if lengths else 0
+
+    def _named(self) -> Cause | None:
+        """What the log's phases say of the time since its last line."""
         named = [cause for _, name in self.phases if (cause := _OF_PHASE.get(name)) is not None]
-        self._tell(named[-1] if named else Cause.UNKNOWN, ended - began - usual, is_weak=True)
-        return MonoNs(ended - usual)
+        return named[-1] if named else None
 
     def _tell(self, cause: Cause, ns: int, *, is_weak: bool = False) -> None:
         if ns > 0:
@@ -305,6 +343,7 @@ class RankLine:
             beyond = 0 if index in _NOT_OF_STEP else max(0, told[index] - usual[index])
             kept[index] -= beyond
             # A log's first line that does not tell its step's time has all of the start in it.
-            is_start = index in (part.DATA, part.LOOP) or (index == part.WHOLE and step.step_s is None)
-            self._tell(self.start if is_start else Cause.COMPILE, beyond, is_weak=index == part.WHOLE)
+            has_start = step.step_s is None and index in (part.WHOLE, part.OTHER)
+            is_start = has_start or index in (part.DATA, part.LOOP)
+            self._tell(self.start if is_start else Cause.COMPILE, beyond, is_weak=has_start or index == part.WHOLE)
         self.sums.add(kept, step)

@@ -1,0 +1,109 @@
+"""What the lines of a log are of: how many steps, which of their figures are of all of these, and how long they took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from governor.core.attribution.parts import whole_ns
+from governor.core.events.inputs import Step, steps_of_line
+
+# What comes in each step. A save or an evaluation that a line tells came once, whatever the line is of.
+_OF_EACH: Final = (
+    "step_s", "data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "recompute_s", "offload_s",
+    "bubble_s",
+)  # fmt: skip
+_PARTS: Final = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "bubble_s")
+VOTES_MAX: Final = 15
+# A stamp lies a little off: parts fit into what has passed if they are no longer than so.
+PARTS_FIT: Final = 1.25
+
+
+@dataclass(slots=True)
+class Burst:
+    """Lines that were written together: the first one came late, the others at once. Together they took their time."""
+
+    told_ns: int = 0  # As if each line's figures were of one step.
+    told_line_ns: int = 0  # As if they were of the line.
+    passed_ns: int = 0
+    paused_ns: int = 0  # Saves and evaluations that they tell. Their step's time may be with these or without.
+
+    def add(self, told_ns: int, steps: int, passed_ns: int, paused_ns: int) -> None:
+        self.told_ns += told_ns * steps
+        self.told_line_ns += told_ns
+        self.passed_ns += passed_ns
+        self.paused_ns += paused_ns
+
+    def is_of_one(self, *, is_step: bool) -> bool:
+        """A step's time is of one or of all, whichever is nearer to what has passed. Parts are of one if that fits."""
+        trained_ns = max(1, self.passed_ns - self.paused_ns)
+        if not is_step:
+            return self.told_ns <= PARTS_FIT * trained_ns
+        lasted = (max(1, self.passed_ns), trained_ns)
+        return min(_apart(self.told_ns, ns) for ns in lasted) < min(_apart(self.told_line_ns, ns) for ns in lasted)
+
+
+def _apart(one: int, other: int) -> float:
+    return max(one, other) / max(1, min(one, other))
+
+
+@dataclass(slots=True)
+class LogPace:
+    """What the lines so far say of the next one."""
+
+    stride: int = 1  # Steps of the last line.
+    votes: int = 0  # Below zero: the lines' figures are of all their steps, not of one.
+    burst: Burst = field(default_factory=Burst)
+    votes_before: int = 0  # Without the vote of the last burst, to which another line may be added.
+
+    def steps(self, step: int, before: int | None) -> int:
+        """`before`: the step of the line before. One that goes back is of as many as that line."""
+        if before is not None and step > before:
+            self.stride = steps_of_line(step, before)
+        return 1 if before is None else self.stride
+
+    def are_of_one(self, line: Step, steps: int, passed_ns: int) -> bool:
+        """Whether the line's figures are of one of its steps. `passed_ns`: since the line before.
+
+        One pause does not change that.
+        """
+        step_ns = whole_ns(line.step_s)
+        told_ns = step_ns or _parts_ns(line)
+        if steps > 1 and told_ns:
+            if 2 * passed_ns >= told_ns:  # Else it was written together with the line before.
+                self.burst, self.votes_before = Burst(), self.votes
+            self.burst.add(told_ns, steps, passed_ns, paused_ns(line))
+            vote = 1 if self.burst.is_of_one(is_step=bool(step_ns)) else -1
+            self.votes = max(-VOTES_MAX, min(VOTES_MAX, self.votes_before + vote))
+        return self.votes >= 0
+
+
+def of_steps(line: Step, steps: int) -> Step:
+    """The line, with what it tells of one step as that of so many."""
+    if steps == 1:
+        return line
+    told = {name: seconds * steps for name in _OF_EACH if (seconds := getattr(line, name)) is not None}
+    return replace(line, **told)
+
+
+def paused_ns(line: Step) -> int:
+    """What the line tells of its saves and its evaluations."""
+    return whole_ns(line.checkpoint_s) + whole_ns(line.hold_s) + whole_ns(line.eval_s)
+
+
+def lasted_ns(line: Step, usual_ns: int) -> int:
+    """How long a line of all its steps took, as it tells itself. 0: it does not tell its step's time.
+
+    A trainer's clock may have a save in the step's time or beside it: in it, where that is nearer to the passes that
+    the line tells, else to `usual_ns`: of as many ordinary steps.
+    """
+    step_ns, paused, parts_ns = whole_ns(line.step_s), paused_ns(line), _parts_ns(line)
+    if not step_ns:
+        return 0
+    without_ns = parts_ns if None not in (line.forward_s, line.backward_s) else max(usual_ns, parts_ns)
+    has_pause = step_ns >= paused and 2 * step_ns > 2 * without_ns + paused
+    return max(step_ns if has_pause else step_ns + paused, parts_ns + paused)
+
+
+def _parts_ns(line: Step) -> int:
+    return sum(whole_ns(getattr(line, name)) for name in _PARTS)

@@ -1,4 +1,4 @@
-"""What the lines of a log are of: how many steps, which of their figures are of all of these, and how long they took."""
+"""What a log's lines are of: how many steps, which of their figures are of all of these, and how long they took."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ class LogPace:
         """
         step_ns = whole_ns(line.step_s)
         told_ns = step_ns or _parts_ns(line)
-        if steps > 1 and told_ns:
-            if 2 * passed_ns >= told_ns:  # Else it was written together with the line before.
+        is_short = 2 * passed_ns < told_ns  # It was written together with the line before.
+        if steps > 1 and told_ns and (self.burst.told_ns or not is_short):  # The first ones say nothing of the start.
+            if not is_short:
                 self.burst, self.votes_before = Burst(), self.votes
             self.burst.add(told_ns, steps, passed_ns, paused_ns(line))
             vote = 1 if self.burst.is_of_one(is_step=bool(step_ns)) else -1

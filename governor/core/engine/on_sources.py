@@ -15,8 +15,10 @@ from governor.core.engine.metering import close_gap, hand_over
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent import time
+from governor.core.engine.spent.marks import line_ended
 from governor.core.engine.spent.tokens import end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.inputs import Step
 from governor.core.events.machine import (
     FilesLost,
     GpuSample,
@@ -32,6 +34,7 @@ from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake, speakers
 from governor.core.runs.counting import count_settled
 from governor.core.runs.life import LifeFact
+from governor.core.runs.line_steps import of_all_its_steps
 
 # A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
 HELD_BYTES_MIN: Final = 4_000_000_000
@@ -236,6 +239,15 @@ def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
     known = managed.launch.remembered if managed.incident is None and not managed.launch.named else ()
     is_new = bool(known) and not set(known) & set(event.processes)
     return LifeFact.LOG_OF_NEW_PROCESSES if is_new else LifeFact.LOG_OF_PROCESSES
+
+
+def take_line(node: Node, managed: ManagedRun, line: Step) -> tuple[Step, MonoNs | None]:
+    """A log's step as that of all its line, and when the line was written, where it says so."""
+    if managed.awaits_line or not managed.run.alive:
+        on_line(node, managed, line.at)
+    time.on_log_line(managed, line.at)
+    line = of_all_its_steps(managed.run, line)
+    return line, line_ended(node, managed, line) if line.written is not None else None
 
 
 def on_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:

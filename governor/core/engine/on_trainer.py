@@ -27,7 +27,6 @@ from governor.core.engine.metering import close_gap, hand_over, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.engine.spent import time
-from governor.core.engine.spent.marks import line_ended
 from governor.core.engine.spent.tokens import begin_training, end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
@@ -45,7 +44,6 @@ from governor.core.halt.table import PAST_ASKING, Fact, HaltState
 from governor.core.runs import ends, intake, own_time, speakers
 from governor.core.runs.ends import cause_of
 from governor.core.runs.life import Life, LifeFact
-from governor.core.runs.line_steps import of_all_its_steps
 from governor.core.runs.state import RANKS_MAX, Rank
 
 
@@ -219,13 +217,10 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         return alarms.on_superseded_step(node, event) if event.connection in node.ignored else []
     run = managed.run
     node.frames_total += 1
-    if event.connection is None and (managed.awaits_line or not run.alive):
-        on_sources.on_line(node, managed, event.at)
+    event, dated = (event, None) if rank is not None else on_sources.take_line(node, managed, event)
     intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     if rank is not None and managed.money.metered[0] != run.attempt_at:
         begin_training(managed, rank, event)
-    event = event if rank is not None else of_all_its_steps(run, event)
-    dated = line_ended(node, managed, event) if rank is None and event.written is not None else None
     counted = intake.apply_step(run, rank, event, dated)
     time.on_step(managed, rank, event, dated)
     if counted is not None and run.tokens_total is not None:

@@ -72,6 +72,15 @@ def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool, had_e
     account.rank_begins(rank.rank, at, goes_on=not is_new)
 
 
+def on_log_line(managed: ManagedRun, at: MonoNs) -> None:
+    """Before a log's line is taken. A log says no hello: the first step of the run's attempt begins that.
+
+    A restarted governor has the attempt's steps from its journal.
+    """
+    if managed.run.step is None and managed.history.time.has_trained:
+        managed.history.time.attempt_begins(at)
+
+
 def on_step(managed: ManagedRun, rank: Rank | None, step: Step, dated: MonoNs | None) -> None:
     """`dated`: when a log's line was written, where it says so."""
     account = managed.history.time

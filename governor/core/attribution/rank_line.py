@@ -165,7 +165,7 @@ class RankLine:
 
         What was in a pause is as the log's phases say.
         """
-        pause_ns, told_ns = self._paused_ns(step, steps, passed_ns), lasted_ns(step, self._usual_ns(steps))
+        pause_ns, told_ns = self._paused_ns(step, steps, passed_ns), lasted_ns(step, self._trained_ns(steps))
         self._settle_spare(self.balance.begin_line(is_short=2 * passed_ns < told_ns))
         if pause_ns and (named := self._named()) is not None:
             self._tell(named, pause_ns, is_weak=True)
@@ -308,13 +308,19 @@ class RankLine:
         if len(self.recent) < ORDINARY_STEPS:
             return 0
         ordinary_ns = self._usual_ns(steps)
-        usual = max(ordinary_ns + paused_ns(step), min(lasted_ns(step, ordinary_ns), passed_ns))
+        told_ns = lasted_ns(step, self._trained_ns(steps))
+        usual = max(ordinary_ns + paused_ns(step), min(told_ns, passed_ns))
         return passed_ns - usual if passed_ns > max(PAUSE_TIMES * usual, usual + PAUSE_MIN_NS) else 0
 
     def _usual_ns(self, steps: int) -> int:
         """So many steps without a save, as a log's lines have come."""
         lengths = sorted(self.lengths)
         return lengths[len(lengths) // 2] * steps if lengths else 0
+
+    def _trained_ns(self, steps: int) -> int:
+        """So many steps without a save, as a log's lines have told: those of a burst have come at once."""
+        trained = sorted(sum(one) - sum(one[index] for index in _NOT_OF_STEP) for one in self.recent)
+        return trained[len(trained) // 2] * steps if trained else self._usual_ns(steps)
 
     def _named(self) -> Cause | None:
         """What the log's phases say of the time since its last line."""

@@ -320,7 +320,8 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     "optimizer_s": ("optimizer_s", "optimizer_time_s", "optimizer_ms", ELAPSED + "step", OWN + "optimizer_s"),
     "checkpoint_s": ("checkpoint_s", "checkpoint_time_s", "checkpoint_ms", OWN + "checkpoint_s"),
     "hold_s": ("hold_s", OWN + "hold_s"),
-    "eval_s": ("eval_s", "eval_time_s", "eval_ms", OWN + "eval_s"),  # Within a line of training. Alone it is an evaluation's result.
+    # Within a line of training. Alone it is an evaluation's result.
+    "eval_s": ("eval_s", "eval_time_s", "eval_ms", OWN + "eval_s"),
     "bubble_s": ("bubble_s", OWN + "bubble_s"),
     "comm_s": ("comm_s", "comm_time_s", "comm_ms", OWN + "comm_s"),
     "comm_between_s": ("comm_between_s", OWN + "comm_between_s"),

@@ -239,3 +239,23 @@ def _words(whole: Whole, cause: Cause) -> dict[str, Any]:
 
 def _of(whole: Whole, cause: Cause) -> Amount:
     return whole.by_cause.get(cause, Amount())
+
+
+def newer_of(account: TimeAccount, row: Any, spent_usd_micros: int) -> TimeAccount:
+    """The account of an open halt's row, where the run's own is older; else that one.
+
+    `spent_usd_micros`: what the ledger knows of. It may be behind the row by time that it is to charge yet: then the
+    largest causes give that back, and the next tick's charge has it again.
+    """
+    try:
+        newer = TimeAccount.restored(row, same_boot=True)
+        is_newer = (newer.boot_to or 0) > (account.boot_to or 0)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        return account  # A torn row stops no halt.
+    if not is_newer:
+        return account
+    for amount in sorted(newer.by_cause.values(), key=lambda one: -one.usd_micros):
+        part = max(0, min(newer.spent_usd_micros - spent_usd_micros, amount.usd_micros))
+        amount.add(0, -part)
+        newer.spent_usd_micros -= part
+    return newer

@@ -111,7 +111,7 @@ def _is_strangers(node: Node, incident: Incident) -> bool:
 def _account(node: Node, incident: Incident) -> dict[str, Any]:
     """What the run's time went to, while the halt is open. Its run's own row comes in a later commit.
 
-    The letters do not wait for that one, so a governor may be killed between the two: see time.take_up().
+    The letters do not wait for that one, so a governor may be killed between the two: see rows.newer_of().
     """
     managed = node.of_incident(incident.incident_id)
     if incident.is_closed or managed is None or managed.history.time.boot_to is None:

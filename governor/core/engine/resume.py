@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.rows import newer_of
 from governor.core.base.run_names import names_of
 from governor.core.base.units import (
     NS_PER_HOUR,
@@ -31,7 +32,6 @@ from governor.core.engine.managed_run import ManagedRun, OneOffs, Unweighed
 from governor.core.engine.metering import charge_unstored
 from governor.core.engine.node import RUNS_MAX, Node, make_past
 from governor.core.engine.node_journal import metered_until, restore_node
-from governor.core.engine.spent import time
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.elsewhere import ends_unseen, leave_unseen
@@ -333,7 +333,8 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             continue
         managed.enter_halt(incident)
         if incident.run == snapshot["run"]:
-            time.take_up(managed, snapshot.get("time"), node.ledger.spend(incident.run))
+            own, spent = managed.history.time, node.ledger.spend(incident.run)
+            managed.history.time = newer_of(own, snapshot.get("time"), spent)
         incident.lower_verdict_spend(node.ledger.spend(incident.run))
         # A run is persisted every few seconds, so its count may be older than this incident. No number is given twice.
         node.note_number(incident.run, number_of(incident.incident_id))

@@ -27,13 +27,13 @@ class LeftOut:
     """Bounded. `values`: how many, by their field."""
 
     values: dict[str, int] = field(default_factory=dict)
-    _heard: dict[int, MonoNs] = field(default_factory=dict)  # By rank: its word before.
+    _word_before: dict[int, MonoNs] = field(default_factory=dict)  # By rank: its word before.
 
     def hello(self, hello: Hello) -> None:
         """A rank that is heard again may be in the midst of a step: then its word before holds."""
         began = hello.at if hello.started_at is None else min(hello.at, hello.started_at)
-        if len(self._heard) < RANKS_MAX:
-            self._heard.setdefault(hello.rank, began)
+        if len(self._word_before) < RANKS_MAX:
+            self._word_before.setdefault(hello.rank, began)
 
     def believed(self, step: Step) -> Step:
         """The step without what cannot be."""
@@ -70,9 +70,9 @@ class LeftOut:
 
     def _most_s(self, rank: int, at: MonoNs) -> float:
         """No figure of the rank's next step is so long."""
-        before = self._heard.get(rank)
-        if before is not None or len(self._heard) < RANKS_MAX:
-            self._heard[rank] = at
+        before = self._word_before.get(rank)
+        if before is not None or len(self._word_before) < RANKS_MAX:
+            self._word_before[rank] = at
         return SECONDS_MAX if before is None else min(SECONDS_MAX, (max(0, at - before) + AGE_MAX_NS) / NS_PER_S)
 
     def _note(self, name: str) -> None:

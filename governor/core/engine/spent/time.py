@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Amount
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode, PersistenceKind, Rule
@@ -14,7 +13,6 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostSample
-from governor.core.money.budgets import TORN
 from governor.core.runs import own_time
 from governor.core.runs.state import Rank
 
@@ -123,30 +121,6 @@ def on_verdict(managed: ManagedRun, trigger: str, at: MonoNs) -> None:
     if trigger == OF_FAULT:
         managed.history.time.hardware.fault_halts(at)
     managed.history.time.halt_begins(at, is_hang=trigger in OF_SILENCE)
-
-
-def take_up(managed: ManagedRun, row: Any, spent_usd_micros: int) -> None:
-    """Go on from the account that an open halt was persisted with, where the run's own row is older.
-
-    `spent_usd_micros`: what the ledger knows of. It is behind that row by the time that it is to charge yet.
-    """
-    try:
-        account = TimeAccount.restored(row, same_boot=True)
-        is_newer = (account.boot_to or 0) > (managed.history.time.boot_to or 0)
-    except TORN:
-        return  # The run's own row holds: a torn account stops no halt.
-    if is_newer:
-        _hand_back(account, account.spent_usd_micros - spent_usd_micros)
-        managed.history.time = account
-
-
-def _hand_back(account: TimeAccount, usd_micros: int) -> None:
-    """Of its causes, the largest first. The next tick's charge has it again."""
-    for amount in sorted(account.by_cause.values(), key=lambda one: -one.usd_micros):
-        part = max(0, min(usd_micros, amount.usd_micros))
-        amount.add(0, -part)
-        account.spent_usd_micros -= part
-        usd_micros -= part
 
 
 def halts_in_s(managed: ManagedRun, at: MonoNs) -> float | None:

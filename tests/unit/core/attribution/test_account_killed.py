@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from governor.core.attribution.rows import newer_of
 from governor.core.base.findings import Response, Verdict, firing
 from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 from governor.core.engine.incidents import open_incident
 from governor.core.engine.resume import restore_incidents
-from governor.core.engine.spent import time
 from governor.core.events.effects import PersistIncident
 from tests.unit.core.attribution.test_account import account_of, seconds, steps, sums_hold
 from tests.unit.core.engine.test_metering import World
@@ -69,5 +69,5 @@ def test_the_newer_account_is_taken() -> None:
     world.pass_time("run", 4 * NS_PER_S)
     world.tick()
     counted = account_of(world).snapshot()
-    time.take_up(world.node.runs["llama"], incident["time"], world.node.ledger.spend("llama"))
-    assert account_of(world).snapshot() == counted
+    again = newer_of(account_of(world), incident["time"], world.node.ledger.spend("llama"))
+    assert again.snapshot() == counted

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.adapters.evidence import py_spy, ras, trace
+from governor.core.base.printable import at_step
 from governor.core.halt.incident import process_of
 from governor.text.collectives import standings
 from governor.wire.shown import read_collectives
@@ -67,7 +68,7 @@ def _profiled(ask: Ask, seen: Any, run: str, wanted: Wanted, say: Callable[[str]
         if still is None and time.monotonic() - said_at >= SAID_EVERY_S:
             said_at = time.monotonic()
             rows = [row for row in seen["ranks"] if row["rank"] == wanted.rank]
-            say(f"rank {wanted.rank} is at step {rows[0]['step'] if rows else None}; its profile is not done yet")
+            say(f"rank {wanted.rank} is {at_step(rows[0]['step'] if rows else None)}; its profile is not done yet")
         return still is not None
 
     if still is None:
@@ -87,7 +88,7 @@ def stands_still(seen: Any, rank: int) -> str | None:
         return None
     row = rows[0]
     return (
-        f"rank {rank} has made no progress for {row['still_s']:.0f} s (step {row['step']}, {row['phase']}): "
+        f"rank {rank} has made no progress for {row['still_s']:.0f} s ({at_step(row['step'])}, {row['phase']}): "
         "it ends no step that could be profiled; --stacks and --collectives show where it stands"
     )
 

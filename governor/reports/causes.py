@@ -38,9 +38,13 @@ def cause_rows(run: Mapping[str, Any], most: int) -> list[CauseRow]:
     is_priced = is_spend_known(run.get("spend_rate_usd_per_hour"), run["spend_usd"])
     shown = causes if len(causes) <= most else causes[: most - 1]
     rows = [
-        _row(_name_of(one["cause"], run), one["s"], one["usd"], wall_s, is_priced)._replace(
-            confidence=one["confidence"], next_step=one.get("next_step") or ""
-        )
+        _row(
+            name_of(one["cause"], is_stepless=run.get("stepless_s") is not None),
+            one["s"],
+            one["usd"],
+            wall_s,
+            is_priced,
+        )._replace(confidence=one["confidence"], next_step=one.get("next_step") or "")
         for one in shown
     ]
     rest = causes[len(shown) :]
@@ -55,9 +59,9 @@ def _row(name: str, cause_s: float, dollars: float, wall_s: float, is_priced: bo
     return CauseRow(name, per_hour, cause_s / wall_s, seconds_text(cause_s), "", "")
 
 
-def _name_of(cause: str, run: Mapping[str, Any]) -> str:
+def name_of(cause: str, *, is_stepless: bool) -> str:
     """A hang that goes on is one as long as no step ends it."""
-    return "hang so far" if cause == "hang" and run.get("stepless_s") is not None else words(cause)
+    return "hang so far" if cause == "hang" and is_stepless else words(cause)
 
 
 def words(cause: str) -> str:

@@ -190,10 +190,17 @@ def wasted_text(run_status: Mapping[str, Any], above_frac: float = 0.0) -> list[
         return ["what it wasted is unknown"]
     if not wasted or (wasted <= above_frac * spent and not is_part):
         return []
+    # That is training if another step comes, and has no cause before: see core.money.waste.
+    stands = ", without what is spent since its last step" if _is_standing(run_status) else ""
     by_cause = run_status.get("wasted_usd_by_cause") or {}
     parts = [f"{_dollars(amount)} {_CAUSES.get(cause, cause)}" for cause, amount in by_cause.items() if amount]
     causes = f" ({', '.join(parts)})" if parts else ""
-    return [f"wasted {'at least ' if is_part else ''}{_dollars(wasted)}{causes}"]
+    return [f"wasted {'at least ' if is_part else ''}{_dollars(wasted)}{causes}{stands}"]
+
+
+def _is_standing(run_status: Mapping[str, Any]) -> bool:
+    is_open = not run_status.get("halt") and run_status.get("end") is None and run_status.get("state") != "finished"
+    return run_status.get("stepless_s") is not None and run_status.get("step") is not None and is_open
 
 
 def _dollars(amount: float) -> str:

@@ -211,7 +211,7 @@ METRICS: Final = (
         (*RUN_LABELS, "spent_on"),
         "Spend that bought no training that lasts, by when it was spent (start_up, after_last_step, halt, "
         "trained_twice): the coarse answer that a ceiling needs, not by the causes of costgov_run_time_usd_total; "
-        "absent where nobody reports for the run.",
+        "what is spent after the latest step counts once no other comes. Absent where nobody reports for the run.",
         _wasted,
     ),
     Metric("costgov_run_time_seconds_total", "counter", (*RUN_LABELS, "cause"), "Time by its cause.",

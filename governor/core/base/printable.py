@@ -28,3 +28,13 @@ def storable(text: str) -> str:
 def cut(text: str, chars_max: int) -> str:
     """At most so many characters, where there were more with a sign of that as the last of them."""
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
+
+def at_step(step: int | None) -> str:
+    """Where a run is. None: no step was seen."""
+    return f"at step {step}" if step is not None else after_step(None)
+
+
+def after_step(step: int | None) -> str:
+    """Where a run is, behind a verb. None: no step was seen."""
+    return f"after step {step}" if step is not None else "before its first step"

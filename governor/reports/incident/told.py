@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from governor.core.base.printable import after_step
 from governor.core.halt.incident import COLLECTIVES, NO_BOUNDARY
 from governor.core.halt.state import GivenUp
 from governor.reports.node_stop import is_of_node, node_not_observed, node_summary
@@ -36,9 +37,9 @@ def summary(snapshot: Snapshot) -> str:
         if snapshot.get("operator_uid") is not None
         else f'rule "{plain(snapshot["rule"])}" of policy "{plain(snapshot["policy"])}" fired'
     )
-    step = f" after step {snapshot['step']}" if snapshot.get("step") is not None else " before its first step"
+    step = after_step(snapshot.get("step"))
     why = plain(snapshot.get("text") or snapshot.get("reason") or "")
-    what = f'Run "{plain(snapshot["run"])}" on node {plain(snapshot["node"])} {_halted(snapshot)}{step}'
+    what = f'Run "{plain(snapshot["run"])}" on node {plain(snapshot["node"])} {_halted(snapshot)} {step}'
     parts = [
         f"{what} because {who}: {why}",
         _saved_clause(snapshot),

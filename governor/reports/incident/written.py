@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from governor.core.base.printable import escaped
+from governor.core.base.printable import at_step, escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration, is_spend_known
 from governor.reports.incident.told import collectives_told, not_observed, summary
@@ -108,7 +108,7 @@ def fact_rows(snapshot: Snapshot) -> dict[str, str]:
         "Run": f"`{_inline(snapshot['run'])}`, attempt `{_inline(snapshot['attempt'])}`, uid {snapshot['uid']}"
         + (f", stage {_inline(snapshot['stage'])}" if snapshot.get("stage") else ""),
         "Trigger": f"`{_inline(snapshot['trigger'])}`, reason `{_inline(snapshot['reason'])}`",
-        "Last known": f"step {snapshot.get('step')}, loss {loss_text(snapshot.get('loss'))}, "
+        "Last known": f"{at_step(snapshot.get('step')).removeprefix('at ')}, loss {loss_text(snapshot.get('loss'))}, "
         f"tokens {_tokens(snapshot.get('tokens_total'))}{last_at_text(snapshot)}",
         "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
         "Last good": _last_good(last_good) if last_good else none_known(snapshot) or "none known",

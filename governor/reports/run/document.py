@@ -11,6 +11,7 @@ from governor.reports.run.sections import length
 from governor.reports.run.series import RunSeries
 from governor.reports.run.unseen import EXPECTED, not_verified
 from governor.reports.run.windows import PARTS, Interval
+from governor.reports.terminal import stands_still_text
 
 SCHEMA: Final = "costgov.report/1"
 _PRICES: Final = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady", "usd_per_mtok")
@@ -30,6 +31,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "is_live": facts.ended is None,
         "ended": facts.ended,
         "as_of": facts.as_of,
+        "stands_still": stands_still_text(told) if facts.ended is None and "run" in told else None,
         "node": facts.node,
         "wall_s": time.get("wall_s"),
         "usd": time.get("usd"),

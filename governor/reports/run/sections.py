@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD
-from governor.reports.causes import seconds, usd, words
+from governor.reports.causes import name_of, seconds, usd
 from governor.text.table import Head
 
 TIME_LINE_SHOWN: Final = 40
@@ -72,14 +72,19 @@ def _summary(document: Document) -> Section:
     told += [f"{speed:,.0f} tokens per second while it steps"] if speed is not None else []
     told += [f"MFU {share(document['mfu'])}"] if document["mfu"] is not None else []
     lines += [f"{'; '.join(told)}."] if told else []
-    how = "It goes on." if document["ended"] is None else f"How it ended: {document['ended']}."
+    stands = f"It goes on, with {document['stands_still']}." if document["stands_still"] else "It goes on."
+    how = stands if document["ended"] is None else f"How it ended: {document['ended']}."
     as_of = f" As of {document['as_of']}." if document["as_of"] else ""
     return Section("Summary", [*lines, how + as_of], key="summary")
 
 
+def _name(cause: Mapping[str, Any], document: Document) -> str:
+    return name_of(cause["cause"], is_stepless=document["stands_still"] is not None)
+
+
 def _fix_first(document: Document) -> Section:
     worth = [one for one in document["causes"] if one["next_step"] is not None and (one["share"] or 0) >= WORTH_FRAC]
-    items = [f"{words(one['cause'])}, {per_hour(one)}: {one['next_step']}." for one in worth[:FIXES_SHOWN]]
+    items = [f"{_name(one, document)}, {per_hour(one)}: {one['next_step']}." for one in worth[:FIXES_SHOWN]]
     return Section("What to fix first", items=items)
 
 
@@ -96,7 +101,7 @@ def _causes(document: Document) -> Section:
     rows = [("productive", seconds(document["productive_s"]), share(document["goodput"]), dollars[0], "", "")]
     rows += [
         (
-            words(one["cause"]),
+            _name(one, document),
             seconds(one["s"]),
             share(one["share"]),
             paid,
@@ -111,7 +116,7 @@ def _causes(document: Document) -> Section:
 
 def _evidence(document: Document) -> Section:
     items = [
-        f"{words(one['cause'])} ({one['confidence']} confidence): {one['evidence']}"
+        f"{_name(one, document)} ({one['confidence']} confidence): {one['evidence']}"
         + (f". Next: {one['next_step']}." if one["next_step"] else ".")
         for one in document["causes"]
         if one["s"] > 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
+from governor.core.base.printable import after_step
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
@@ -360,7 +361,7 @@ class Hang(Trigger):
             what = stillness.say_data_sleep(limit.sleep, at)
         return firing(
             limit.reason,
-            f"{what} after step {run.step} (limit {format_duration(limit.ns)}){named}",
+            f"{what} {after_step(run.step)} (limit {format_duration(limit.ns)}){named}",
             {
                 "still_s": round(still_ns / NS_PER_S, 3),
                 "limit_s": round(limit.ns / NS_PER_S, 3),

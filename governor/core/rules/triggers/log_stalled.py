@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
+from governor.core.base.printable import after_step
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Event, PhaseChange, Step, Tick
 from governor.core.rules import log_rhythm
@@ -102,7 +103,7 @@ class LogStalled(Trigger):
             return QUIET
         return firing(
             "log_stalled",
-            f"the log has no new record for {format_duration(silent_ns)} after step {run.step} "
+            f"the log has no new record for {format_duration(silent_ns)} {after_step(run.step)} "
             f"(limit {format_duration(limit_ns)}; its longest pause was {format_duration(state.log_pause_ns)})",
             {
                 "silent_s": round(silent_ns / NS_PER_S, 3),

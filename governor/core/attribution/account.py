@@ -14,8 +14,9 @@ from typing import Any, Final
 from governor.core.attribution.causes import Amount, Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.loader import LoaderUse, restored_use
-from governor.core.attribution.rank_line import OPEN_TIMES, RankLine
-from governor.core.attribution.told import ordinary_of, shown_by, stood_still, told_by
+from governor.core.attribution.open_end import OPEN_TIMES, Sight, Silences, Watch
+from governor.core.attribution.rank_line import RankLine
+from governor.core.attribution.told import ordinary_of, shown_by, stands_still, stood_still, sum_into, told_by, told_row
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.events.inputs import Step
@@ -60,6 +61,7 @@ class TimeAccount:
     _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
     _kept: Shares = field(default_factory=dict)  # Of a journal: as its pool was shown; no rank may tell of it now.
     step_ns: int | None = None  # An ordinary step.
+    silences: Silences = field(default_factory=Silences)
     stood: str | None = None  # Which rank stood still until it was cut, and how long.
     _is_unheard: bool = False  # Ranks trained when this governor's predecessor was heard of last, and are not back.
 
@@ -132,7 +134,8 @@ class TimeAccount:
             self._let_go_ns = 0
         if paid <= 0 or spent <= 0 or not let_go_ns:
             return 0
-        worth_ns = paid * self._counted_ns() // spent - passed_ns  # At its price so far.
+        counted_ns = sum(amount.ns for amount in self.by_cause.values()) + self.pool_ns + self.between.ns
+        worth_ns = paid * counted_ns // spent - passed_ns  # At its price so far.
         owed_ns = let_go_ns if worth_ns >= let_go_ns * ENOUGH_FRAC else max(0, worth_ns)
         if not owed_ns:
             return 0
@@ -145,9 +148,6 @@ class TimeAccount:
         else:
             self.between.add(owed_ns, owed)
         return owed
-
-    def _counted_ns(self) -> int:
-        return sum(amount.ns for amount in self.by_cause.values()) + self.pool_ns + self.between.ns
 
     # --- what ranks and logs tell ------------------------------------------------------------------------------
 
@@ -179,7 +179,8 @@ class TimeAccount:
         if not self._ranks:
             self._closed_at = at
         start = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
-        self._ranks[rank] = RankLine(at, start, has_stepped=goes_on and self.has_trained, usual_ns=self.step_ns)
+        has_stepped, watch = goes_on and self.has_trained, Watch(self.silences)
+        self._ranks[rank] = RankLine(at, start, has_stepped=has_stepped, usual_ns=self.step_ns, watch=watch)
         self.has_begun = True
 
     def step(self, rank: int, step: Step, ended: MonoNs) -> None:
@@ -197,6 +198,10 @@ class TimeAccount:
     def phase(self, rank: int, at: MonoNs, name: str) -> None:
         if (line := self._ranks.get(rank)) is not None:
             line.phase(at, name)
+
+    def sees(self, rank: int, sight: Sight) -> None:
+        if (line := self._ranks.get(rank)) is not None:
+            line.watch.see(sight)
 
     def rank_finishes(self, rank: int, at: MonoNs) -> None:
         """A rank has said bye. Its process lives on: the last saves come behind that."""
@@ -227,7 +232,7 @@ class TimeAccount:
         """A verdict has come, and the run was charged up to it. What follows is the halt's."""
         for line in self._ranks.values():
             if is_hang:
-                line.still_ns = max(0, at - line.told_to)
+                line.halts(at)
                 line.give_up(Cause.HANG, self.hardware.until_fault(at))
         self._end_all(at)
         self._put_between(self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN))
@@ -268,8 +273,7 @@ class TimeAccount:
             if line.is_finished:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
-        self.step_ns = ordinary_of(lines.values()) or self.step_ns
-        self.stood = stood_still(lines) or self.stood
+        self.step_ns, self.stood = ordinary_of(lines.values()) or self.step_ns, stood_still(lines) or self.stood
         found = told_by(lines, self._usual, self.hardware, taken=True)
         told, slow, self._usual = found.by_cause, found.slow_rank, found.usual
         self._gone.clear()
@@ -296,10 +300,8 @@ class TimeAccount:
 
     def _judge(self, told: Shares, weak: Shares) -> None:
         """Note how sure a window is, and what the loader did if ranks waited for it."""
-        for cause, ns in told.items():
-            self.told_ns[cause] = self.told_ns.get(cause, 0) + ns
-        for cause, ns in weak.items():
-            self.weak_ns[cause] = self.weak_ns.get(cause, 0) + ns
+        sum_into(self.told_ns, told.items())
+        sum_into(self.weak_ns, weak.items())
         if told:
             self.loader.close(starved=told.get(Cause.DATA, 0) >= STARVED_FRAC * sum(told.values()))
 
@@ -327,8 +329,10 @@ class TimeAccount:
             found.setdefault(self._or_fault(Cause.SHUT_DOWN), Amount()).add(self.between.ns, self.between.usd_micros)
         return found
 
-    def _shown(self, at: MonoNs) -> Shares:
-        """What the pool is divided by in a view. Without ranks as if it were divided now."""
+    def stands(self, at: MonoNs) -> tuple[str, bool] | None:
+        return stands_still(self._ranks, at)
+
+    def _shown(self, at: MonoNs) -> Shares:  # What the pool is divided by in a view. Without ranks: as if now.
         return shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or self._kept
 
     def snapshot(self) -> dict[str, Any]:
@@ -347,26 +351,21 @@ class TimeAccount:
             "has_begun": self.has_begun,
             **({"step_ns": self.step_ns} if self.step_ns is not None else {}),
             **({"stood": self.stood} if self.stood is not None else {}),
+            **({"silences": kept} if (kept := self.silences.row()) else {}),
             **({"unheard": True} if self._is_open else {}),
             **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
             **({"halted": True} if self._is_halted else {}),
             **({"let_go_ns": self._let_go_ns} if self._let_go_ns else {}),
-            **({"told": self._told_row()} if self.told_ns else {}),
+            **({"told": told_row(self.told_ns, self.weak_ns)} if self.told_ns else {}),
             **({"loader": self.loader.kept} if self.loader.kept else {}),
             **({"hardware": told} if (told := self.hardware.snapshot()) else {}),
-            **(
-                {"straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()}} if self.straggler_ns else {}
-            ),
+            **({"straggler_ns": {str(rank): ns for rank, ns in slow.items()}} if (slow := self.straggler_ns) else {}),
         }
 
     @property
     def _is_open(self) -> bool:
         """Ranks train, as far as is known: what follows their last word is not their end."""
         return self._is_unheard or (self.has_trained and any(not line.is_finished for line in self._ranks.values()))
-
-    def _told_row(self) -> dict[str, list[int]]:
-        """Of every cause: a part that is weak is one of all that was told."""
-        return {cause.value: [ns, self.weak_ns.get(cause, 0)] for cause, ns in self.told_ns.items()}
 
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
@@ -394,6 +393,7 @@ class TimeAccount:
             step_ns=int(step_ns) if (step_ns := row.get("step_ns")) is not None else None,
             _is_halted=bool(row.get("halted")),
             stood=str(row["stood"]) if "stood" in row else None,
+            silences=Silences.restored(row.get("silences", {})),
             _is_unheard=bool(row.get("unheard")),
             _let_go_ns=int(row.get("let_go_ns", 0)),
             _kept={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},

@@ -11,6 +11,7 @@ from governor.core.attribution import parts as part
 from governor.core.attribution.balance import Balance, Spare
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.log_pace import LogPace, lasted_ns, of_steps, paused_ns
+from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Watch
 from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
@@ -27,11 +28,6 @@ PAUSE_MIN_NS: Final = NS_PER_S
 # Lines nearer to each other were written together: those that tell no time of their own are of the next interval.
 TOGETHER_NS: Final = NS_PER_S // 1000
 
-# What is open behind a rank's last word is of its next step, up to so many ordinary ones.
-OPEN_TIMES: Final = 2
-# Of what is beyond: from so long on, and so many ordinary steps, it stood still. Less may be a slow step, or an end.
-STILL_MIN_NS: Final = 5 * NS_PER_S
-STILL_TIMES: Final = 3
 # A rank that was killed is seen to be gone so soon after its connection. Later, nobody knows what it did.
 GONE_WITHIN_NS: Final = 60 * NS_PER_S
 
@@ -82,7 +78,8 @@ class RankLine:
     lost_at: MonoNs | None = None  # Its connection, without a bye.
     is_log: bool = False
     like_ns: int = 0  # Of a step that was cut: as its like were.
-    still_ns: int = 0  # It was cut so long after its last word, and stood still.
+    watch: Watch = field(default_factory=Watch)
+    still: tuple[int, str] = (0, "")  # It was cut so long after its last word, and stood still: in what, else a step.
 
     @property
     def pending_ns(self) -> int:
@@ -124,6 +121,8 @@ class RankLine:
             self._step(step, steps, ended, is_repeated=is_repeated)
         self.lengths.append(max(1, ended - began - (paused_ns(step) if is_line else 0)) // steps)
         self.told_to, self.is_finished = ended, False
+        if self.phases or not self.has_stepped:
+            self.watch.ends(self.open_cause, ended)
         self.phases.clear()
         if self.first is not None and len(self.recent) >= ORDINARY_STEPS:
             self._settle_first()
@@ -223,8 +222,29 @@ class RankLine:
         first.parts, first.before_ns = parts_of(first.step, told_ns), 0
         self.balance.keep(all_ns - told_ns, self.start, part.OTHER)
 
+    @property
+    def open_cause(self) -> Cause:
+        """What it does behind its last word. NOT_TOLD: a step."""
+        cause = Cause.NOT_TOLD if self.has_stepped else self.start
+        if self.has_stepped and self.is_finished:
+            cause = Cause.SHUT_DOWN
+        for _, name in self.phases:
+            cause = self._behind(name, cause)
+        return cause
+
+    def _behind(self, name: str, cause: Cause) -> Cause:
+        """What is done once the phase `name` has begun. `cause`: before that."""
+        if name == "train" and self.has_stepped:
+            return Cause.NOT_TOLD
+        if self.has_stepped or name not in ("init", "train"):
+            return _OF_PHASE.get(name, Cause.UNKNOWN)
+        return cause
+
     def phase(self, at: MonoNs, name: str) -> None:
+        before = self.open_cause
         self.phases.append((at, name))
+        if self.open_cause is not before:
+            self.watch.ends(before, at)
 
     def finish(self, at: MonoNs) -> None:
         """It says that its training is over. Its process may save and evaluate yet: its phases go on."""
@@ -242,12 +262,13 @@ class RankLine:
 
         `is_good`: it had done all it was to do. Else it was cut: it had spoken of no end.
         """
+        stands = None if is_good else self.stands(at, is_cut=True)
         for cause, ns in self.tail(at, is_cut=True, is_good=is_good):
             if cause is Cause.NOT_TOLD:
                 self.like_ns += ns
             else:
-                self._tell(cause, ns)
-                self.still_ns = max(self.still_ns, at - self.told_to) if cause is Cause.HANG else self.still_ns
+                self._tell(cause, ns, is_weak=cause is Cause.HANG and stands is not None and bool(stands[1]))
+        self.still = max(self.still, stands or self.still)
         self.told_to = max(self.told_to, at)
         self.phases.clear()
         self._settle_first()
@@ -263,15 +284,17 @@ class RankLine:
         here, cause = self.told_to, Cause.NOT_TOLD if self.has_stepped else self.start
         if self.has_stepped and (is_good or self.is_finished):
             cause = Cause.SHUT_DOWN
-        for since, name in (*self.phases, (lost_at, "")):
+        for since, name in self.phases:
             upto = min(max(since, here), lost_at)
             if upto > here:
                 yield from self._open(upto - here, is_cut=is_cut) if cause is Cause.NOT_TOLD else [(cause, upto - here)]
-            here = upto
-            if name == "train" and self.has_stepped:
-                cause = Cause.NOT_TOLD
-            elif self.has_stepped or name not in ("init", "train"):
-                cause = _OF_PHASE.get(name, Cause.UNKNOWN)
+            here, cause = upto, self._behind(name, cause)
+        if lost_at > here and cause is Cause.NOT_TOLD:
+            yield from self._open(lost_at - here, is_cut=is_cut)
+        elif lost_at > here:
+            is_end = is_good or self.is_finished
+            yield from [(cause, lost_at - here)] if is_end else self._open_phase(cause, here, lost_at, is_cut=is_cut)
+        here = lost_at
         if at > here:
             is_end = is_good or at - here <= GONE_WITHIN_NS
             ended = (Cause.SHUT_DOWN if is_end else Cause.UNKNOWN) if is_cut else Cause.NOT_TOLD
@@ -287,6 +310,37 @@ class RankLine:
             yield Cause.HANG, ns - like
         else:
             yield Cause.UNKNOWN if is_cut else Cause.NOT_TOLD, ns - like
+
+    def _open_phase(self, cause: Cause, since: MonoNs, upto: MonoNs, *, is_cut: bool) -> Iterator[tuple[Cause, int]]:
+        """The time in a phase that has not ended. What nobody knows once it is cut is the phase's while it lasts."""
+        beyond_ns, is_hang = self.watch.beyond(cause, since, upto)
+        rest = Cause.HANG if is_hang else Cause.UNKNOWN if is_cut else cause
+        yield cause, upto - since - beyond_ns
+        yield rest, beyond_ns
+
+    def stands(self, at: MonoNs, *, is_cut: bool) -> tuple[int, str] | None:
+        """How long it has stood still by `at`, and in what: "" is a step. `is_cut`: so may be what nobody knows."""
+        lost_at = at if self.lost_at is None else min(at, max(self.lost_at, self.told_to))
+        cause, since = self.open_cause, max(self.told_to, *(moment for moment, _ in self.phases), MonoNs(0))
+        if cause is Cause.NOT_TOLD:
+            is_still = any(one is Cause.HANG for one, _ in self._open(max(0, lost_at - since), is_cut=is_cut))
+            return (lost_at - self.told_to, "") if is_still else None
+        beyond = self.watch.beyond(cause, since, lost_at)
+        if self.is_finished or not beyond.ns or not (is_cut or beyond.is_hang) or self.watch.sight is None:
+            return None
+        return self.watch.told(cause, lost_at - max(since, self.watch.sight.moved_at))
+
+    def halts(self, at: MonoNs) -> None:
+        """A rule of silence halts it. A phase is told up to its last hook, and the time behind it is a hang."""
+        cause, sight = self.open_cause, self.watch.sight
+        in_phase = sight is not None and not self.is_finished and cause in NAMES
+        if in_phase and sight is not None and sight.moved_at > self.told_to:
+            moved_at = min(at, sight.moved_at)
+            for one, ns in self.tail(moved_at):
+                self._tell(one, ns)
+            self.told_to = moved_at
+        still_ns = max(0, at - self.told_to)
+        self.still = self.watch.told(cause, still_ns) if in_phase else (still_ns, "")
 
     def give_up(self, cause: Cause, at: MonoNs) -> None:
         """What is not told up to `at` is of this cause, whatever it was."""

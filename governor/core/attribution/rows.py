@@ -88,7 +88,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "leave the node out, and report the GPU to the provider",
     ),
     Cause.HANG: Advice(
-        "high", "no step and no phase: it stood still until its end",
+        "high", "it stood still, and no step came",
         "ask `costgov evidence` while it stands still; afterwards read the stacks in the incident",
     ),
     Cause.HALT: Advice("high", "from the verdict until the halt was closed", None),
@@ -118,6 +118,7 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one"),
     Cause.START_UP: ("medium", f"{_BY_LINES}: until the first one, without an ordinary step"),
     Cause.RESTART: ("medium", f"{_BY_LINES}: until the attempt's first one, without an ordinary step"),
+    Cause.HANG: ("medium", "it stood still in a phase for longer than one of its like takes, or a rule gives it"),
 }  # fmt: skip
 
 
@@ -157,7 +158,12 @@ def whole_of(account: TimeAccount, at: MonoNs | None = None, untold: Amount | No
     """
     weak = frozenset(cause for cause, ns in account.weak_ns.items() if ns > WEAK_FRAC * account.told_ns.get(cause, 0))
     by_cause, loader = account.now(at or MonoNs(0)), loader_of(account.loader.kept)
-    seen = {**account.hardware.evidence, **({Cause.HANG: account.stood} if account.stood is not None else {})}
+    stands = account.stands(at) if at is not None else None
+    if stands is not None and stands[1] and not account.told_ns.get(Cause.HANG):
+        weak |= {Cause.HANG}
+    stood, seen = stands[0] if stands is not None else account.stood, dict(account.hardware.evidence)
+    if stood is not None:
+        seen[Cause.HANG if Cause.HANG in by_cause else Cause.UNKNOWN] = stood
     if untold is not None and (untold.ns or untold.usd_micros):
         by_cause.setdefault(Cause.UNKNOWN, Amount()).add(untold.ns, untold.usd_micros)
     if not account.has_begun and Cause.UNKNOWN in by_cause:

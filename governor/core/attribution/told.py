@@ -60,10 +60,28 @@ def ordinary_of(lines: Iterable[RankLine]) -> int | None:
 
 def stood_still(lines: Mapping[int, RankLine]) -> str | None:
     """Of ranks that were cut: which one had not spoken for longest."""
-    rank = max(lines, key=lambda rank: (lines[rank].still_ns, -rank), default=None)
-    if rank is None or not (still_ns := lines[rank].still_ns):
+    return _longest({rank: line.still for rank, line in lines.items()})
+
+
+def stands_still(lines: Mapping[int, RankLine], at: MonoNs) -> tuple[str, bool] | None:
+    """Of ranks that live: which one stands still for longest, and whether in a phase."""
+    found = {rank: still for rank, line in lines.items() if (still := line.stands(at, is_cut=False)) is not None}
+    text = _longest(found)
+    return (text, all(what for _, what in found.values())) if text is not None else None
+
+
+def _longest(found: Mapping[int, tuple[int, str]]) -> str | None:
+    rank = max(found, key=lambda rank: (found[rank][0], -rank), default=None)
+    if rank is None or not found[rank][0]:
         return None
-    return f"no step of rank {rank} for {format_duration(DurationNs(still_ns))}"
+    still_ns, what = found[rank]
+    lasted = format_duration(DurationNs(still_ns))
+    return f"rank {rank} {what} for {lasted}" if what else f"no step of rank {rank} for {lasted}"
+
+
+def told_row(told: Shares, weak: Shares) -> dict[str, list[int]]:
+    """Of every cause: a part that is weak is one of all that was told."""
+    return {cause.value: [ns, weak.get(cause, 0)] for cause, ns in told.items()}
 
 
 def sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:

@@ -26,6 +26,7 @@ from governor.core.money.forecast import Forecast, Interval, forecast
 from governor.core.money.token_price import TokenPrices, drift, whole_micros
 from governor.core.money.token_windows import Window
 from governor.core.runs.counting import tokens_at_last_step, tokens_of_steps
+from governor.core.runs.stepless import stepless_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ FASTER: Final = 1.25
 def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     """Warn of the binding ceiling: called at every tick for a live run that is not being halted."""
     bound = binding_ceiling(managed, at)
-    if bound is None or managed.run.stepless_ns(at) is not None:
+    if bound is None or stepless_ns(managed.run, at) is not None:
         return []  # Of a run that makes no step nobody knows the rate.
     if managed.run.unheard_ns is not None:
         return []  # What is left is of before.

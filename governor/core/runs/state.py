@@ -31,11 +31,6 @@ from governor.core.runs.trained_count import TrainedCount
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 RANKS_MAX = 64
-# A speed is of the present for so many steps, and for so long at least. Where no rank reports its steps one by one
-# their rhythm is a guess.
-SPEED_STEPS = 3
-SPEED_NS = DurationNs(5 * NS_PER_S)
-SPEED_OF_UNKNOWN_RHYTHM_NS = DurationNs(60 * NS_PER_S)
 UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
 # A log that is not understood does not come back by itself. What a trainer prints before it begins is over by then.
 FOREIGN_AFTER_NS = DurationNs(30 * NS_PER_S)
@@ -363,17 +358,6 @@ class Run:
         if self.working_since is None:
             return 0
         return max(0, at - max(self.working_since, self.last_good_at or self.working_since))
-
-    def stepless_ns(self, at: MonoNs) -> int | None:
-        """How long no step has come, if that is so long that the last step's speed is not the present one."""
-        if not self.alive or self.step_at is None:
-            return None
-        median_s = self.step_times.median()
-        step_ns = int((median_s or 0.0) * NS_PER_S)
-        gap_ns = max(step_ns, self.step_gap_ns) if self.jsonl_only else step_ns
-        floor_ns = SPEED_OF_UNKNOWN_RHYTHM_NS if self.jsonl_only or median_s is None else SPEED_NS
-        since_ns = at - self.step_at
-        return since_ns if since_ns > max(SPEED_STEPS * gap_ns, floor_ns) else None
 
     def is_unwatched(self, at: MonoNs) -> bool:
         """Whether the run seems alive but has been silent for so long that this is no longer known."""

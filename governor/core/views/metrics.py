@@ -20,6 +20,7 @@ from governor.core.money.ceiling_forecast import CeilingHit
 from governor.core.money.expected import ExpectedCost
 from governor.core.money.forecast import Forecast, Interval
 from governor.core.money.token_price import TokenPrices
+from governor.core.runs.stepless import stepless_ns
 from governor.core.views.status import node_status, speed_of
 
 # A lag up to a quarter second (one tick) is within the promise; beyond it halts start late.
@@ -221,7 +222,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         skipped_steps=run.skipped_steps,
         tokens_total=managed.trained_tokens,
         tokens_nonpad=run.nonpad_tokens,
-        tokens_per_s=run.tokens_per_s if run.stepless_ns(at) is None else None,
+        tokens_per_s=run.tokens_per_s if stepless_ns(run, at) is None else None,
         speed=speed_of(run, at),
         step_s=run.step_times.median(),
         loss=run.loss,

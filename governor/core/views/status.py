@@ -25,6 +25,7 @@ from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, par
 from governor.core.money.waste import wasted_usd
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
+from governor.core.runs.stepless import stepless_ns
 
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be read as present ones.
 
@@ -174,18 +175,18 @@ def _reached_in_s(cap: Cap) -> float | None:
 def speed_of(run: Run, at: MonoNs) -> ModelSpeed:
     """As of its last steps. A log has no ranks, and so no GPUs that are known to be all of the run's."""
     has_gpus = any(rank.gpu_uuids for rank in run.ranks.values())
-    speed = run.tokens_per_s if run.stepless_ns(at) is None else None
+    speed = run.tokens_per_s if stepless_ns(run, at) is None else None
     return model_speed(speed, run.parameters, run.world_size if has_gpus else None, run.peak)
 
 
 def _speed(managed: ManagedRun, run: Run, at: MonoNs) -> dict[str, Any]:
-    stepless_ns = run.stepless_ns(at)
+    silent_ns = stepless_ns(run, at)
     return {
-        "tokens_per_s": run.tokens_per_s if stepless_ns is None else None,
+        "tokens_per_s": run.tokens_per_s if silent_ns is None else None,
         **speed_of(run, at)._asdict(),  # By `tokens_per_s`; base.model_speed has the definitions.
         "parameters": run.parameters,
-        "stepless_s": stepless_ns / NS_PER_S if stepless_ns is not None else None,
-        "halts_in_s": halts_in_s(managed, at) if stepless_ns is not None else None,
+        "stepless_s": silent_ns / NS_PER_S if silent_ns is not None else None,
+        "halts_in_s": halts_in_s(managed, at) if silent_ns is not None else None,
     }
 
 

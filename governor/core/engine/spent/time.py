@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from governor.core.attribution.causes import Amount
+from governor.core.attribution.open_end import STILL_MIN_NS, UNSEEN_NS, Sight
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode, PersistenceKind, Rule
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
@@ -13,6 +14,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostSample
+from governor.core.rules.stillness import sleeps_in_data
 from governor.core.runs import own_time
 from governor.core.runs.state import Rank
 
@@ -31,10 +33,29 @@ def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | Non
     at = MonoNs(boot - node.boot_offset_ns)
     holds = managed.run.run in (node.holders() if holders is None else holders)
     since = min(managed.history.paid_from, boot)
+    _see(managed, at)
     account.tick(at, boot, BootNs(since), node.ledger.spend(managed.run.run), holds=holds)
     if not managed.run.alive:
         account.over(at, ended_well=managed.run.ended_well)
     _show_untold(node, managed)
+
+
+def _see(managed: ManagedRun, at: MonoNs) -> None:
+    """Tell the account which ranks move. Without beats nobody knows: what does not step may be in a hook."""
+    for rank in managed.run.ranks.values():
+        if rank.connected and rank.beat_at is not None:
+            is_still = at - rank.progress_at >= STILL_MIN_NS
+            sight = _still_sight(managed, rank, at) if is_still else Sight(rank.progress_at)
+            managed.history.time.sees(rank.rank, sight)
+
+
+def _still_sight(managed: ManagedRun, rank: Rank, at: MonoNs) -> Sight:
+    rules = [rule for rule in managed.policy.rules if rule.trigger == "hang"]
+    due = (managed.rules.fires_at(rule, at) for rule in rules)
+    is_overdue = any(moment is not None and moment <= at for moment in due)
+    fetch_ns = rank.fetch.longest_ns if rank.fetch is not None and sleeps_in_data(rank) else None
+    may_fetch_ns = min((rule.params.get("data_min", UNSEEN_NS) for rule in rules), default=UNSEEN_NS)
+    return Sight(rank.progress_at, fetch_ns, may_fetch_ns, is_overdue)
 
 
 def count_silence(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:

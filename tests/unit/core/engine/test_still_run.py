@@ -14,7 +14,9 @@ from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
 from governor.core.views.status import run_status
 from governor.reports.causes import cause_rows
-from governor.reports.terminal import stands_still_text
+from governor.reports.run.document import run_document
+from governor.reports.run.facts import RunFacts
+from governor.reports.terminal import stands_still_text, wasted_text
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, rule, tick
 from tests.unit.core.money.test_waste import a_world, until
 
@@ -69,3 +71,25 @@ def test_a_command_that_nobody_has_heard_of_yet_has_its_time_and_money_in_one_ca
     row = run_status(world.node.runs["qwen"], MonoNs(world.mono))
     assert (row["time"]["wall_s"], row["time"]["causes"][0]["cause"]) == (30.0, "unknown")
     assert row["time"]["usd"] == row["spend_usd"] > 0
+
+
+def test_a_report_of_a_run_that_stands_still_says_so_as_the_other_views_do() -> None:
+    row = shown(stood(), 100.0)
+    document = run_document(RunFacts("llama", row, ended=None))
+    assert document["stands_still"] == stands_still_text(row)
+    assert run_document(RunFacts("llama", told=row, ended="halted"))["stands_still"] is None
+
+
+def test_what_a_live_run_wasted_is_told_to_be_without_its_standstill() -> None:
+    row = shown(stood(), 100.0) | {"spend_usd": 3.0, "wasted_usd": 1.0, "spend_rate_usd_per_hour": 1.0}
+    (standing,), (stepping,) = wasted_text(row), wasted_text(row | {"stepless_s": None})
+    assert standing.startswith(stepping)
+    assert standing != stepping
+
+
+def test_a_hang_before_the_first_step_names_no_step() -> None:
+    node = make_node(rule("hang", params=defaults(load()["hang"].KEYS)))
+    play(node, hello(0, world_size=1), *(tick(second) for second in range(1, 11_000)))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert "None" not in incident.text

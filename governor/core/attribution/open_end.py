@@ -1,0 +1,117 @@
+"""The open end of a phase that is cut: what one of its like may take is the phase's, and beyond that it stood still.
+
+A phase moves at every hook of the training thread, as beats tell. Only the time since the last hook is in question.
+Which is a hang, and which is unknown, follows from what else was seen: earlier ones of its kind, a wait for data, or a
+rule of silence whose limit has passed. A compiler or a download without a hook looks like a hang, so without any of
+these nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from governor.core.attribution.causes import Cause
+from governor.core.base.units import NS_PER_S, MonoNs
+
+# An open end is as its like for so many of the longest ones seen: steps, or silences of a phase.
+OPEN_TIMES: Final = 2
+# Of what is beyond: from so long on, and so many ordinary ones, it stood still. Less may be a slow one, or an end.
+STILL_MIN_NS: Final = 5 * NS_PER_S
+STILL_TIMES: Final = 3
+# Where none of its like was seen and no rule says more: a slow store, or native code that holds the interpreter's
+# lock, keeps a healthy trainer from its hooks for a minute or so.
+UNSEEN_NS: Final = 60 * NS_PER_S
+
+NAMES: Final[Mapping[Cause, str]] = {
+    Cause.START_UP: "start-up",
+    Cause.RESTART: "start-up",
+    Cause.COMPILE: "compilation",
+    Cause.EVALUATION: "evaluation",
+    Cause.CHECKPOINT: "its save",
+}
+# A restart's start is as long as a first one.
+_LIKE: Final = {Cause.RESTART: Cause.START_UP}
+
+
+class Sight(NamedTuple):
+    """What beats and rules say of one rank, as of the last tick."""
+
+    moved_at: MonoNs  # Its last hook.
+    fetch_ns: int | None = None  # It waits for data, and this was its longest such wait that has ended.
+    may_fetch_ns: int = UNSEEN_NS  # So long a wait for data is healthy, by the rules.
+    is_overdue: bool = False  # A rule of silence counts it by now.
+
+
+class Beyond(NamedTuple):
+    ns: int
+    is_hang: bool  # Else nobody knows.
+
+
+@dataclass(slots=True)
+class Silences:
+    """The longest silence of each kind of phase that ended well, in nanoseconds. All ranks of a run share one."""
+
+    longest: dict[Cause, int] = field(default_factory=dict)
+
+    def keep(self, cause: Cause, ns: int) -> None:
+        if cause in NAMES:
+            like = _LIKE.get(cause, cause)
+            self.longest[like] = max(ns, self.longest.get(like, 0))
+
+    def of(self, cause: Cause) -> int | None:
+        return self.longest.get(_LIKE.get(cause, cause))
+
+    def row(self) -> dict[str, int]:
+        return {cause.value: ns for cause, ns in self.longest.items()}
+
+    @classmethod
+    def restored(cls, row: Mapping[str, int]) -> Silences:
+        return cls({Cause(name): int(ns) for name, ns in row.items()})
+
+
+@dataclass(slots=True)
+class Watch:
+    """One rank's hooks since its present phase began. `sight`: None while no beat tells of them."""
+
+    silences: Silences = field(default_factory=Silences)
+    sight: Sight | None = None
+    _since: MonoNs = MonoNs(0)
+    _longest_ns: int = 0
+
+    def see(self, sight: Sight) -> None:
+        if self.sight is not None:
+            self._longest_ns = max(self._longest_ns, self._gap(sight.moved_at))
+        self.sight = sight
+
+    def ends(self, cause: Cause, at: MonoNs) -> None:
+        """The phase was over then, and went well: the next one's silences are its own."""
+        if self.sight is not None:
+            self.silences.keep(cause, max(self._longest_ns, self._gap(at)))
+            self.sight = Sight(max(at, self.sight.moved_at))
+        self._since, self._longest_ns = at, 0
+
+    def _gap(self, at: MonoNs) -> int:
+        return max(0, at - max(self._since, self.sight.moved_at if self.sight is not None else at))
+
+    def beyond(self, cause: Cause, since: MonoNs, upto: MonoNs) -> Beyond:
+        """Of a phase that began by `since` and is open at `upto`: what is beyond its like."""
+        sight, seen_ns = self.sight, self.silences.of(cause)
+        if sight is None or cause not in NAMES:
+            return Beyond(0, is_hang=False)
+        still_ns = max(0, upto - max(since, sight.moved_at))
+        if sight.fetch_ns is not None:
+            like_ns, least_ns = max(sight.may_fetch_ns, OPEN_TIMES * sight.fetch_ns), STILL_MIN_NS
+        elif seen_ns is not None:
+            like_ns, least_ns = OPEN_TIMES * seen_ns, max(STILL_MIN_NS, STILL_TIMES * seen_ns)
+        else:
+            like_ns, least_ns = UNSEEN_NS, STILL_MIN_NS
+        is_known = sight.fetch_ns is not None or seen_ns is not None or sight.is_overdue
+        rest_ns = still_ns - like_ns
+        return Beyond(rest_ns, is_known) if rest_ns >= least_ns else Beyond(0, is_hang=False)
+
+    def told(self, cause: Cause, still_ns: int) -> tuple[int, str]:
+        """How long it stood still, and in what."""
+        data = ", where it waited for data," if self.sight is not None and self.sight.fetch_ns is not None else ""
+        return still_ns, f"stood still in {NAMES[cause]}{data}"

@@ -8,17 +8,18 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_S, utc_text
 from governor.reports.run.facts import RunFacts, peak_used, speed_of
 from governor.reports.run.sections import length
-from governor.reports.run.series import RunSeries
+from governor.reports.run.series import OfRank, RunSeries
 from governor.reports.run.unseen import EXPECTED, not_verified
 from governor.reports.run.windows import PARTS, Interval
 from governor.reports.terminal import stands_still_text
 
 SCHEMA: Final = "costgov.report/1"
 _PRICES: Final = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady", "usd_per_mtok")
-# The part of a step that a cause is measured by.
+# What of a step a cause is measured by, as `OfRank.part_s` has it.
 _PART_OF: Final = {
     "data_starvation": "data", "loop_code": "loop", "checkpoint_stall": "checkpoint", "evaluation": "evaluation",
-    "exposed_communication": "communication", "pipeline_bubble": "bubble",
+    "exposed_communication": "communication", "pipeline_bubble": "bubble", "optimizer_offload": "offload",
+    "recompute": "recompute",
 }  # fmt: skip
 
 
@@ -68,11 +69,8 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
     """What the cause is known by, with this run's own numbers where there are any."""
     numbers, series = None, facts.series
     part = _PART_OF.get(str(cause["cause"]))
-    if series is not None and part is not None and part in series.windows.told:
+    if series is not None and part is not None:
         numbers = _of_a_step(series, part)
-        if part == "checkpoint" and series.saves:
-            saves = "1 save" if series.saves == 1 else f"{series.saves:,} saves"
-            numbers = f"{saves} within steps, of {length(series.save_s / series.saves)} on rank {series.lead}"
     elif cause["cause"] == "lost_steps" and facts.told.get("tokens_wasted"):
         numbers = f"{facts.told['tokens_wasted']:,} tokens were trained again"
     elif cause["cause"] in ("halt", "hang") and facts.halts:
@@ -83,21 +81,20 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
 
 
 def _of_a_step(series: RunSeries, part: str) -> str | None:
-    """Of the rank that waits longest for its data; of what all ranks wait for together, of the lead."""
-    whole = sum(one.seconds for one in series.windows.kept)
-    steps = sum(one.steps for one in series.windows.kept)
-    if whole <= 0 or not steps:
+    """Of the rank that has the most of it: the others wait for that one. None: no step but a first one had any."""
+    ranks = {rank: sums for rank, sums in sorted(series.ranks.items()) if sums.steps and sums.seconds > 0}
+    if not ranks:
         return None
-    rank, mine, all_s = series.lead, series.windows.part_total_s(part) / steps, whole / steps
-    starved = max(
-        ((number, sums) for number, sums in series.ranks.items() if sums.account.steps and sums.seconds),
-        key=lambda one: one[1].data_s / one[1].account.steps, default=None,
-    )  # fmt: skip
-    if part == "data" and starved is not None:
-        rank, sums = starved
-        mine, all_s = sums.data_s / sums.account.steps, sums.seconds / sums.account.steps
-    told = f"{length(mine)} of a step of {length(all_s)} on rank {rank}"
-    if part == "communication":
+    most = max(ranks, key=lambda rank: ranks[rank].part_s(part) / ranks[rank].steps)
+    sums = ranks[most]
+    mine_s = sums.part_s(part) / sums.steps
+    told = f"{length(mine_s)} of a step of {length(sums.seconds / sums.steps)} on rank {most}" if mine_s > 0 else None
+    if part == "checkpoint" and series.saves:
+        saves = "1 save" if series.saves == 1 else f"{series.saves:,} saves"
+        if most != series.lead and told is not None:
+            return f"{saves} within steps; {told}"
+        return f"{saves} within steps, of {length(series.save_s / series.saves)} on rank {series.lead}"
+    if part == "communication" and told is not None:
         return f"{told}, with that wait"
     return told
 
@@ -155,15 +152,17 @@ def _part(name: str, total: float, whole: float, steps: int, series: RunSeries, 
 def _ranks(series: RunSeries | None) -> list[dict[str, Any]]:
     if series is None or len(series.ranks) < 2:
         return []
-    return [
-        {
-            "rank": rank, "steps": sums.steps, "step_s": sums.seconds / sums.steps, "data_s": sums.data_s / sums.steps,
-            "own_s": sums.own_s / sums.steps,
-            "communication_s": sums.comm_s / sums.steps if sums.comm_s is not None else None,
-        }
-        for rank, sums in sorted(series.ranks.items())
-        if sums.steps
-    ]  # fmt: skip
+    return [_rank(rank, sums) for rank, sums in sorted(series.ranks.items()) if sums.steps]
+
+
+def _rank(rank: int, sums: OfRank) -> dict[str, Any]:
+    """A step of one rank: data, loop, own computing, communication and other add up to it."""
+    found = {
+        "step_s": sums.seconds, "data_s": sums.part_s("data"), "loop_s": sums.part_s("loop"), "own_s": sums.own_s,
+        "communication_s": sums.comm_s, "other_s": sums.other_s,
+    }  # fmt: skip
+    of_a_step = {name: None if seconds is None else seconds / sums.steps for name, seconds in found.items()}
+    return {"rank": rank, "steps": sums.steps, **of_a_step}
 
 
 def _gpus(series: RunSeries | None) -> list[dict[str, Any]]:

@@ -14,6 +14,10 @@ TIME_LINE_SHOWN: Final = 40
 SPIKES_SHOWN: Final = 10
 FIXES_SHOWN: Final = 3
 WORTH_FRAC: Final = 0.01  # Less is not worth anybody's hour.
+_OTHER: Final = (
+    "OTHER is what no column names: saves, evaluations, the optimizer's offload, a pipeline's bubble; where no frame "
+    "tells the time in collectives, the backward pass and the optimizer too."
+)
 Document = Mapping[str, Any]
 
 
@@ -188,21 +192,13 @@ def _parts(document: Document) -> Section:
 def _ranks(document: Document) -> Section:
     if not document["ranks"]:
         return Section("Ranks")
-    rows = [
-        (
-            str(one["rank"]),
-            length(one["step_s"]),
-            length(one["data_s"]),
-            length(one["own_s"]),
-            length(one["communication_s"]) or "-",
-        )
-        for one in document["ranks"]
-    ]
+    columns = ("step_s", "data_s", "loop_s", "own_s", "communication_s", "other_s")
+    rows = [(str(one["rank"]), *(length(one[name]) or "-" for name in columns)) for one in document["ranks"]]
     heads = [
-        Head("RANK", True), Head("STEP", True), Head("DATA", True), Head("OWN COMPUTING", True),
-        Head("COMMUNICATION", True),
+        Head("RANK", True), Head("STEP", True), Head("DATA", True), Head("LOOP", True), Head("OWN COMPUTING", True),
+        Head("COMMUNICATION", True), Head("OTHER", True),
     ]  # fmt: skip
-    return Section("Ranks", table=Table(heads, rows))
+    return Section("Ranks", [_OTHER], Table(heads, rows))
 
 
 def _gpus(document: Document) -> Section:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from governor.core.attribution.parts import DATA, RankSums, cut, parts_of, whole_ns, within
+from governor.core.attribution.parts import DATA, LOOP, RankSums, cut, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
@@ -14,7 +14,7 @@ from governor.core.events.step_parts import told_parts
 from governor.core.runs.own_time import StepEnds
 from governor.reports.run.left_out import LeftOut
 from governor.reports.run.stability import Spread, Stability
-from governor.reports.run.windows import StepFigures, Windows
+from governor.reports.run.windows import COMMUNICATION, PARTS, StepFigures, Windows
 from governor.text.binned import Line
 from governor.wire.recorded import is_exit, is_gap, is_halt
 
@@ -42,7 +42,6 @@ class OfRank:
     """One rank's steps: seconds."""
 
     seconds: float = 0.0
-    data_s: float = 0.0
     account: RankSums = field(default_factory=RankSums)
 
     @property
@@ -57,6 +56,22 @@ class OfRank:
     @property
     def comm_s(self) -> float | None:
         return self.account.communication_ns / NS_PER_S if self.account.tells_communication else None
+
+    @property
+    def other_s(self) -> float:
+        """All but its data, its loop, what it computes by itself, and communication that it tells."""
+        account = self.account
+        told = account.parts[DATA] + account.parts[LOOP] + account.own_ns
+        told += account.communication_ns if account.tells_communication else 0
+        return max(0, account.total_ns - told) / NS_PER_S
+
+    def part_s(self, name: str) -> float:
+        """What went to one of a step's parts, or to one of what lies within them."""
+        account = self.account
+        within = {
+            COMMUNICATION: account.communication_ns, "offload": account.offload_ns, "recompute": account.recompute_ns,
+        }  # fmt: skip
+        return (within[name] if name in within else account.parts[PARTS.index(name)]) / NS_PER_S
 
 
 @dataclass(slots=True)
@@ -222,7 +237,6 @@ class RunSeries:
         self._first_steps.add(step.rank)
         if (sums := self._of_rank(step.rank)) is not None and step.step_s is not None and not is_first:
             sums.seconds += step.step_s
-            sums.data_s += _data_s(told_parts(step), step.step_s)
             sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
         if step.rank != self.lead:
             return
@@ -274,7 +288,6 @@ class RunSeries:
         sums.seconds += step_s
         paused_s = (checkpoint_s or 0.0) + (hold_s or 0.0)
         parts = (data_s, *told, paused_s, eval_s, bubble_s)
-        sums.data_s += _data_s(parts, step_s)
         sums.account.add_parts(cut(parts, whole_ns(step_s), between_s), comm_s, between_s)
         return True
 
@@ -329,7 +342,3 @@ def _figures(step: Step, step_s: float, tokens: int | None) -> StepFigures:
 
 def _is_near(step: int | None, other: int | None) -> bool:
     return step is not None and other is not None and abs(step - other) <= SAVE_STEPS_APART
-
-
-def _data_s(parts: Sequence[float | None], step_s: float) -> float:
-    return within(parts, whole_ns(step_s))[0][DATA] / NS_PER_S

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX
-from governor.core.events.step_parts import OF_WHICH_FIELDS, PART_FIELDS
+from governor.core.events.step_parts import TIME_FIELDS
 from trainer_shim.wire import number
 
 _STEP_NUMBERS = ("loss", "grad_norm", "lr", "loss_scale")
-_STEP_DURATIONS = ("step_s", *PART_FIELDS, *OF_WHICH_FIELDS)
 _STEP_COUNTS = (
     "attempt_step", "tokens", "tokens_total", "tokens_nonpad", "tokens_own_total", "nonpad_own_total", "skipped_steps",
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes", "progress_seq",
@@ -37,7 +36,7 @@ def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
         value = get(name)
         if value is not None:
             values[name] = value if type(value) is float else number(value)
-    for name in _STEP_DURATIONS:
+    for name in TIME_FIELDS:
         value = get(name)
         if value is not None and type(value) is not str and 0 <= value < math.inf:
             values[name] = value

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from governor.core.attribution.parts import whole_ns
+from governor.core.events import step_parts
 from governor.core.events.inputs import Step, steps_of_line
 
-# What comes in each step. A save or an evaluation that a line tells came once, whatever the line is of.
-_OF_EACH: Final = (
-    "step_s", "data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "recompute_s", "offload_s",
-    "bubble_s",
-)  # fmt: skip
-_PARTS: Final = ("data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "bubble_s")
+# What a line of many steps may tell of one of them. A save or an evaluation that it tells came once.
+_OF_EACH: Final = ("step_s", *step_parts.EACH_STEP_FIELDS, *step_parts.OF_WHICH_FIELDS)
+_PAUSES: Final = tuple(one for name in step_parts.NOW_AND_THEN for one in step_parts.PARTS[name])
 VOTES_MAX: Final = 15
 # A stamp lies a little off: parts fit into what has passed if they are no longer than so.
 PARTS_FIT: Final = 1.25
@@ -89,7 +87,7 @@ def of_steps(line: Step, steps: int) -> Step:
 
 def paused_ns(line: Step) -> int:
     """What the line tells of its saves and its evaluations."""
-    return whole_ns(line.checkpoint_s) + whole_ns(line.hold_s) + whole_ns(line.eval_s)
+    return sum(whole_ns(getattr(line, name)) for name in _PAUSES)
 
 
 def lasted_ns(line: Step, usual_ns: int) -> int:
@@ -107,4 +105,4 @@ def lasted_ns(line: Step, usual_ns: int) -> int:
 
 
 def _parts_ns(line: Step) -> int:
-    return sum(whole_ns(getattr(line, name)) for name in _PARTS)
+    return sum(whole_ns(getattr(line, name)) for name in step_parts.EACH_STEP_FIELDS)

@@ -81,7 +81,7 @@ class RankSums:
             self.offload_ns += whole_ns(step.offload_s)
 
     def add_parts(self, parts: list[int], comm_s: float | None, comm_between_s: float | None) -> None:
-        """Add what a step says of its parts and of its communication, and nothing else of it."""
+        """Add its parts and its communication alone: `own_ns` wants all of `add`."""
         mine = self.parts
         for index, part in enumerate(parts):
             mine[index] += part

@@ -14,6 +14,7 @@ from governor.core.attribution.log_pace import LogPace, lasted_ns, of_steps, pau
 from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Watch
 from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events import step_parts
 from governor.core.events.inputs import Step
 
 # Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
@@ -41,7 +42,7 @@ _OF_PHASE: Final = {
     "finish": Cause.SHUT_DOWN,
 }
 # What an ordinary step spends in these says nothing about the first one.
-_NOT_OF_STEP: Final = (part.CHECKPOINT, part.EVALUATION)
+_NOT_OF_STEP: Final = tuple(index for index, name in enumerate(step_parts.PARTS) if name in step_parts.NOW_AND_THEN)
 
 
 @dataclass(slots=True)

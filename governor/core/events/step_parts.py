@@ -1,6 +1,7 @@
 """What a step's time is told as, in one place: wire, account, report and export have their parts from here.
 
-A new part is a field of `Step`, a name in PARTS and a place in `told_parts`, in the same order.
+A new part is a field of `Step`, a name in PARTS and a place in `told_parts`, in the same order. Whoever wants some of
+them draws them from here, and keeps no list.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "bubble": ("bubble_s",),
 }
 PART_FIELDS: Final = tuple(name for fields in PARTS.values() for name in fields)
+# Their parts come now and then: a log's line of many steps tells them once, and an ordinary step has none.
+NOW_AND_THEN: Final = ("checkpoint", "evaluation")
+EACH_STEP_FIELDS: Final = tuple(name for part, fields in PARTS.items() if part not in NOW_AND_THEN for name in fields)
 # They lie within the parts.
 OF_WHICH_FIELDS: Final = ("comm_s", "comm_between_s", "recompute_s", "offload_s")
 TIME_FIELDS: Final = ("step_s", *PART_FIELDS, *OF_WHICH_FIELDS)

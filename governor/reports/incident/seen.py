@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
+from governor.core.events.step_parts import TIME_FIELDS
 from governor.core.rules.trigger import is_step_time
 from governor.core.rules.triggers.data_starvation import waited_of
 from governor.core.rules.triggers.straggler import is_between, own_s_of
@@ -22,7 +23,6 @@ CLOSE_MAX: Final = 400  # Records before the verdict that are shown one by one.
 SLACK_NS: Final = 60 * NS_PER_S  # The wall clock may be set between the segment's head and the halt.
 _TIME_NS_MAX: Final = 2**63
 _AS_JUDGED: Final = frozenset({"steps_per_s", "tokens_per_s", "data_frac", "own_s"})
-_TIMES: Final = ("step_s", "data_s", "forward_s", "comm_s", "checkpoint_s", "hold_s", "eval_s")
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 
 
@@ -211,7 +211,7 @@ class Seen:
 def _times(record: Mapping[str, Any], step: int) -> Step:
     """The step with its times alone."""
     told: dict[str, Any] = {
-        name: value for name in _TIMES if (value := number(record.get(name))) is not None and value >= 0
+        name: value for name in TIME_FIELDS if (value := number(record.get(name))) is not None and value >= 0
     }
     return Step(MonoNs(0), None, "", 0, step, **told)
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
+from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Hello, Step
 from governor.core.events.step_parts import FIGURE_MAX, FIGURES, SECONDS_MAX, TIME_FIELDS
 from governor.core.runs.own_time import AGE_MAX_NS
 
 RANKS_MAX: Final = 64  # Of more, steps are bounded by SECONDS_MAX alone.
+_NUMBERS: Final = (float, int)  # A bool is none.
+_SPOKEN: Final = ConnectionId(0)  # A placeholder: a step without a connection is a log's line.
 _times: Final = attrgetter(*TIME_FIELDS)
 _figures: Final = attrgetter(*FIGURES)
 
@@ -53,20 +56,12 @@ class LeftOut:
         absent: dict[str, Any] = dict.fromkeys(wrong)
         return replace(step, **absent)
 
-    def seconds(self, record: Mapping[str, Any], rank: int, names: tuple[str, ...]) -> list[float | None]:
-        """The same of a step as it stands in the recording: its fields of these names."""
-        at = record.get("at_ns", record.get("mono_ns"))
-        most_s = self._most_s(rank, MonoNs(at)) if type(at) is int else SECONDS_MAX
-        told: list[float | None] = []
-        for name in names:
-            value = record.get(name)
-            if isinstance(value, float | int) and not isinstance(value, bool) and 0 <= value < most_s:
-                told.append(float(value))
-                continue
-            told.append(None)
-            if value is not None:
-                self._note(name)
-        return told
+    def line(self, record: Mapping[str, Any], rank: int, number: int) -> Step:
+        """The same of a step as it stands in the recording, with its times alone. No frame is made of it."""
+        told: dict[str, Any] = {name: record[name] for name in TIME_FIELDS if type(record.get(name)) in _NUMBERS}
+        at, is_bound = record.get("at_ns", record.get("mono_ns")), record.get("data_bound") is True
+        at = at if type(at) is int else self._word_before.get(rank, 0)
+        return self.believed(Step(MonoNs(at), _SPOKEN, "", rank, number, data_bound=is_bound, **told))
 
     def _most_s(self, rank: int, at: MonoNs) -> float:
         """No figure of the rank's next step is so long."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from governor.core.attribution.parts import DATA, LOOP, RankSums, cut, parts_of, whole_ns
+from governor.core.attribution.parts import DATA, LOOP, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
@@ -21,10 +21,6 @@ from governor.wire.recorded import is_exit, is_gap, is_halt
 MARKS_MAX: Final = 200  # A reader does not read a thousand saves.
 RANKS_SHOWN_MAX: Final = 64
 SAVE_STEPS_APART: Final = 2
-_OF_RANK: Final = (
-    "step_s", "data_s", "loop_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "eval_s",
-    "bubble_s", "comm_s", "comm_between_s",
-)  # fmt: skip
 GPUS_MAX: Final = 64
 
 
@@ -233,11 +229,7 @@ class RunSeries:
         self.has_gpus = self.has_gpus or bool(hello.gpu_uuids)
 
     def _step(self, step: Step) -> None:
-        is_first = step.rank not in self._first_steps
-        self._first_steps.add(step.rank)
-        if (sums := self._of_rank(step.rank)) is not None and step.step_s is not None and not is_first:
-            sums.seconds += step.step_s
-            sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
+        is_first = self._account(step)
         if step.rank != self.lead:
             return
         ended = self._ends.of(step.rank, step.ended, step.at)
@@ -270,7 +262,7 @@ class RunSeries:
     def see_other(self, record: Mapping[str, Any]) -> bool:
         """A step of another rank than the lead, as it stands in the recording. False: it is of the lead, or none.
 
-        They are most of a recording, and few of their figures are told.
+        They are most of a recording, and of their figures times alone are told: no frame is made of them.
         """
         rank, step = record.get("rank"), record.get("step")
         if type(rank) is not int or type(step) is not int or self.lead is None or rank <= self.lead:
@@ -278,18 +270,17 @@ class RunSeries:
         loss = record.get("loss")
         if isinstance(loss, str):
             self.stability.see_broken(step)
-        is_first = rank not in self._first_steps
-        self._first_steps.add(rank)
-        step_s, data_s, *told, checkpoint_s, hold_s, eval_s, bubble_s, comm_s, between_s = self.left_out.seconds(
-            record, rank, _OF_RANK
-        )
-        if (sums := self._of_rank(rank)) is None or step_s is None or is_first:
-            return True
-        sums.seconds += step_s
-        paused_s = (checkpoint_s or 0.0) + (hold_s or 0.0)
-        parts = (data_s, *told, paused_s, eval_s, bubble_s)
-        sums.account.add_parts(cut(parts, whole_ns(step_s), between_s), comm_s, between_s)
+        self._account(self.left_out.line(record, rank, step))
         return True
+
+    def _account(self, step: Step) -> bool:
+        """Add it to its rank's sums, the same way whoever told it. Returns whether it is its attempt's first."""
+        is_first = step.rank not in self._first_steps
+        self._first_steps.add(step.rank)
+        if (sums := self._of_rank(step.rank)) is not None and step.step_s is not None and not is_first:
+            sums.seconds += step.step_s
+            sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
+        return is_first
 
     def _of_rank(self, rank: int) -> OfRank | None:
         """None: more ranks are shown already than a reader looks at."""

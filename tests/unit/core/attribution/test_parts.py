@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.attribution import parts as part
+from governor.core.attribution.hardware_time import computed_ns
 from governor.core.attribution.parts import RankSums, parts_of
+from governor.core.attribution.rank_line import of_steps
 from governor.core.base.units import NS_PER_S
-from governor.core.events.step_parts import PART_FIELDS, PARTS, told_parts
+from governor.core.events.step_parts import EACH_STEP_FIELDS, OF_WHICH_FIELDS, PART_FIELDS, PARTS, told_parts
 from tests.unit.core.engine.test_step import a_step
 
 SECONDS = st.one_of(st.none(), st.floats(-1.0, 5.0), st.sampled_from([float("nan"), float("inf"), 1e300]))
@@ -26,6 +29,26 @@ def test_each_part_has_its_place_and_its_index() -> None:
             step = a_step(1, **told)
             assert [at for at, seconds in enumerate(told_parts(step)) if seconds] == [place], f"{name}: {field}"
             assert parts_of(step, 2 * NS_PER_S)[index] == NS_PER_S, f"{name}: {field}"
+
+
+def test_a_line_of_ten_steps_has_ten_times_what_comes_in_each_and_the_rest_once() -> None:
+    told: dict[str, Any] = dict.fromkeys(("step_s", *PART_FIELDS, *OF_WHICH_FIELDS), 1.0)
+    line = of_steps(a_step(1, **told), 10)
+    each = {"step_s", *EACH_STEP_FIELDS, *OF_WHICH_FIELDS}
+    assert {name: getattr(line, name) for name in told} == {name: 10.0 if name in each else 1.0 for name in told}
+    once = {*PART_FIELDS} - {*EACH_STEP_FIELDS}
+    assert once
+    for name in PART_FIELDS:  # What is no training of a step is what does not come in each.
+        assert a_step(1, step_s=3.0, **{name: 1.0}).training_s == (2.0 if name in once else 3.0), name
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_rank_computes_by_itself_what_is_no_communication_and_no_offload(tells: bool) -> None:
+    told: dict[str, Any] = {"forward_s": 0.2, "backward_s": 0.4, "optimizer_s": 0.4, "offload_s": 0.35}
+    step, sums = a_step(1, step_s=1.0, **told, **({"comm_s": 0.1} if tells else {})), RankSums()
+    sums.add(parts_of(step, NS_PER_S), step)
+    assert sums.own_ns == (550_000_000 if tells else 200_000_000)
+    assert computed_ns(sums) == (550_000_000 if tells else 650_000_000)
 
 
 @given(st.fixed_dictionaries(dict.fromkeys((*PART_FIELDS, "comm_between_s"), SECONDS)), st.integers(0, 10**10))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import Whole, time_row
-from governor.core.base.units import NS_PER_S
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import Step
+from governor.core.events.step_parts import OF_WHICH_FIELDS, PART_FIELDS
 from governor.reports.run.document import _PART_OF, run_document
 from governor.reports.run.facts import RunFacts
 from governor.reports.run.sections import sections
 from governor.reports.run.series import RunSeries
 from governor.text.screen import Screen
 from governor.text.table import fits
-from tests.golden.run_report_cases import hello, step
+from governor.wire.step_values import step_values
+from tests.golden.run_report_cases import FIRST, hello, step
 
 # Of a step of one second: as the lead has it, and as rank 1 has it.
 TOLD = {"data": "data_s", "loop": "loop_s", "checkpoint": "checkpoint_s", "evaluation": "eval_s", "bubble": "bubble_s",
@@ -76,3 +82,39 @@ def test_the_table_of_ranks_fits_a_terminal() -> None:
     (found,) = (one for one in sections(run_document(facts_of(ran(uneven, uneven)))) if one.title == "Ranks")
     assert found.table is not None
     assert fits(found.table.heads, found.table.rows, Screen(80, is_coloured=False))
+
+
+# What a frame may have in the place of seconds. A word is a number that JSON has not.
+TIME = st.one_of(
+    st.floats(-1.0, 3.0), st.integers(0, 3), st.sampled_from(["nan", "inf", math.nan, math.inf, 1e300, 10**400])
+)
+FRAMES = st.lists(
+    st.fixed_dictionaries(
+        {"step_s": st.floats(0.5, 4.0)},
+        optional=dict.fromkeys((*PART_FIELDS, *OF_WHICH_FIELDS), TIME) | {"data_bound": st.booleans()},
+    ), min_size=1, max_size=6,
+)  # fmt: skip
+
+
+@given(FRAMES)
+def test_a_step_says_the_same_of_its_rank_as_a_frame_of_the_lead_and_as_a_line_of_another(
+    frames: list[dict[str, Any]],
+) -> None:
+    as_events, as_records = RunSeries(), RunSeries()
+    for series in (as_events, as_records):
+        series.see(hello(0, 0))
+    for number, told in enumerate([{"step_s": 1.0}, *frames]):
+        as_events.see(Step(MonoNs(number), FIRST, "llama", 1, number, **step_values(told)))
+        assert as_records.see_other({"rank": 1, "step": number, "at_ns": number, **told})
+    assert as_records.ranks == as_events.ranks
+    assert as_events.ranks[1].steps == len(frames)
+
+
+def test_ranks_that_offload_alike_compute_alike() -> None:
+    """Whichever of them the report takes for the lead."""
+    told = {"offload_s": 0.2, "comm_s": 0.1}
+    series = ran(told, {})
+    for number in range(21, 41):
+        series.see_other({"rank": 2, "step": number, **WORK, **told})
+    rows = {one["rank"]: one["own_s"] for one in run_document(facts_of(series))["ranks"]}
+    assert rows[2] == rows[0] == pytest.approx(0.4)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from governor.text.svg import STYLE
+from governor.text.svg import CURVE, CURVE_ON_DARK, RED, RED_ON_DARK, STYLE
 from governor.text.table import Head, plain
 
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
@@ -26,18 +26,23 @@ td:first-child {{ white-space: nowrap; }}
 .legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: 0; margin: .3rem 0; }}
 .legend i {{ display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }}
 """
-# For pages with drawings that are made twice, for wide and for narrow screens (class wide, class narrow).
-THEME: Final = """
-.narrow { display: none; }
-ul, ol { padding-left: 1.4rem; } li { margin: .2rem 0; }
-p, li, pre, summary, figcaption { overflow-wrap: anywhere; }
-@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #d8dee4; } }
-@media (prefers-color-scheme: light) { body { background: #ffffff; color: #1f2328; } }
-@media (max-width: 640px) {
-  body { margin: 1rem auto; padding: 0 .6rem; }
-  .wide { display: none; } .narrow { display: block; }
-  td, th { padding-right: .6rem; } table { font-size: 13px; } td:first-child { white-space: normal; }
-}
+# For pages with drawings of one curve that are made twice, for wide and for narrow screens (class wide, class narrow).
+THEME: Final = f"""
+.narrow {{ display: none; }}
+ul, ol {{ padding-left: 1.4rem; }} li {{ margin: .2rem 0; }}
+p, li, pre, summary, figcaption {{ overflow-wrap: anywhere; }}
+@media (prefers-color-scheme: dark) {{
+  body {{ background: #0d1117; color: #d8dee4; }}
+  [stroke="{CURVE}"] {{ stroke: {CURVE_ON_DARK}; }} [fill="{CURVE}"] {{ fill: {CURVE_ON_DARK}; }}
+  [stroke="{RED}"] {{ stroke: {RED_ON_DARK}; }} [fill="{RED}"] {{ fill: {RED_ON_DARK}; }}
+  .legend [style="background:{RED}"] {{ background: {RED_ON_DARK} !important; }}
+}}
+@media (prefers-color-scheme: light) {{ body {{ background: #ffffff; color: #1f2328; }} }}
+@media (max-width: 640px) {{
+  body {{ margin: 1rem auto; padding: 0 .6rem; }}
+  .wide {{ display: none; }} .narrow {{ display: block; }}
+  td, th {{ padding-right: .6rem; }} table {{ font-size: 13px; }} td:first-child {{ white-space: normal; }}
+}}
 """
 
 

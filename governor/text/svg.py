@@ -18,6 +18,10 @@ COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a300", "#888888", "#7f4fc9",
     "#8b5a2b", "#00b3b3", "#a4262c", "#6b8e23", "#ff7fa7",
 )  # fmt: skip
+CURVE: Final = COLOURS[0]  # Of a drawing with one curve.
+CURVE_ON_DARK: Final = "#56b4e9"
+RED: Final = "#d1242f"
+RED_ON_DARK: Final = "#ff8a80"
 STYLE: Final = """svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 .title { font-weight: 600; } .quiet { opacity: .7; }
 .grid { stroke: currentColor; opacity: .14; } .curve { fill: none; stroke-width: 2; }

@@ -14,11 +14,10 @@ from governor.reports.incident.seen import Quantity, Seen
 from governor.text.binned import WIDE_FRAC, Column, fewer
 from governor.text.moments import Snapshot
 from governor.text.sketch import Sketch, sketch_lines
-from governor.text.svg import Axis, Plot, figure
+from governor.text.svg import CURVE, RED, Axis, Plot, figure
 from governor.text.table import plain
 
-CURVE: Final = "#0072b2"
-VERDICT: Final = "#d1242f"
+VERDICT: Final = RED
 BROKEN_MAX: Final = 50
 DRAWN_MIN: Final = 2  # Records of a plot in a terminal. One is told by the verdict.
 COLUMNS_MAX: Final = (600, 180)  # Of a wide and of a narrow drawing.

@@ -42,10 +42,6 @@ code, pre { font: 13px/1.45 ui-monospace, monospace; }
 .lead { font-size: 1.05rem; max-width: 62rem; } p, li { max-width: 62rem; }
 table.facts td { overflow-wrap: anywhere; }
 table.facts th { font-weight: 600; vertical-align: top; white-space: nowrap; }
-@media (prefers-color-scheme: dark) {
-  [stroke="#0072b2"] { stroke: #56b4e9; } [fill="#0072b2"] { fill: #56b4e9; }
-  [stroke="#d1242f"] { stroke: #ff8a80; } [fill="#d1242f"] { fill: #ff8a80; }
-}
 summary { cursor: pointer; } summary:focus-visible { outline: 2px solid #0072b2; }
 """
 )

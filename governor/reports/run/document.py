@@ -41,7 +41,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "mfu": speed_of(facts).mfu,
         "goodput": time.get("goodput"),
         "causes": [
-            {**cause, "evidence": _evidence(cause, facts)}
+            {**cause, "evidence": _evidence(cause, facts), "next_step": _next_step(cause, facts)}
             for cause in time.get("causes", ())
             if cause["s"] or cause["usd"]
         ],
@@ -78,6 +78,25 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
     elif cause["cause"] == "restart" and series is not None:
         numbers = f"{series.attempts} attempts"
     return str(cause["evidence"]) if numbers is None else f"{cause['evidence']}: {numbers}"
+
+
+def _next_step(cause: Mapping[str, Any], facts: RunFacts) -> Any:
+    """A halt's seconds are what they are, unless most of them were a wait for a checkpoint that did not come."""
+    vain = [one for one in facts.halts if _vain_ns(one)]
+    if cause["cause"] == "halt" and sum(_vain_ns(one) for one in vain) > cause["s"] * NS_PER_S / 2:
+        return (
+            "most of it was a wait for a checkpoint that did not come: see why in "
+            f"`costgov incident show {vain[0]['incident_id']}`, or set a shorter `grace`"
+        )
+    return cause["next_step"]
+
+
+def _vain_ns(halt: Mapping[str, Any]) -> int:
+    """From the request for a checkpoint until SIGTERM, of a halt that saved none."""
+    moments = {one["what"]: int(one["mono_ns"]) for one in reversed(halt.get("timeline") or ())}  # The first of each.
+    if halt.get("checkpoint") or halt.get("kind") == "none" or "asked" not in moments:
+        return 0
+    return max(0, moments.get("term", moments["asked"]) - moments["asked"])
 
 
 def _of_a_step(series: RunSeries, part: str) -> str | None:

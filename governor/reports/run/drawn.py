@@ -17,13 +17,12 @@ from governor.reports.run.series import Mark, RunSeries
 from governor.text import page as web
 from governor.text.binned import Column, Line, fewer
 from governor.text.page import quiet, table
-from governor.text.svg import COLOURS, Axis, Plot, figure, legend
+from governor.text.svg import COLOURS, CURVE, RED, Axis, Plot, figure, legend
 from governor.text.table import plain
 
 PRODUCTIVE: Final = "#2da44e"
-CURVE: Final = "#0072b2"
 MARKS: Final = {
-    "halt": "#d1242f", "gap": "#d1242f", "attempt": "#bf8700", "exit": "#bf8700", "save": "#57606a",
+    "halt": RED, "gap": RED, "attempt": "#bf8700", "exit": "#bf8700", "save": "#57606a",
     "evaluation": "#8250df",
 }  # fmt: skip
 MARKS_DRAWN_MAX: Final = 150  # More are one grey wall.
@@ -32,21 +31,15 @@ NARROW_COLUMNS_MAX: Final = 360  # Of a phone's pixels.
 NO_NUMBER: Final = "A triangle at the top is a value that is no number."
 _ORDER: Final = ("loss", "step time, s", "tokens per second", "gradient norm", "loss scale", "GPU busy")
 
-_STYLE: Final = """
+_STYLE: Final = (
+    web.THEME
+    + """
 .bar { display: flex; height: 2rem; border-radius: 4px; overflow: hidden; margin: .5rem 0; }
 .bar i { display: block; min-width: 1px; }
-.narrow { display: none; }
-figure { margin: .6rem 0 1.4rem; } figcaption { font-size: .92em; opacity: .85; overflow-wrap: anywhere; }
-ul { padding-left: 1.2rem; } li { margin: .2rem 0; }
-p, li { overflow-wrap: anywhere; } td { overflow-wrap: break-word; }
-@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #d8dee4; } }
-@media (prefers-color-scheme: light) { body { background: #ffffff; color: #1f2328; } }
-@media (max-width: 640px) {
-  body { margin: 1rem auto; padding: 0 .6rem; }
-  .wide { display: none; } .narrow { display: block; }
-  td, th { padding-right: .6rem; } table { font-size: 13px; } td:first-child { white-space: normal; }
-}
+figure { margin: .6rem 0 1.4rem; } figcaption { font-size: .92em; opacity: .85; }
+td { overflow-wrap: break-word; }
 """
+)
 
 
 def page(document: Mapping[str, Any], series: RunSeries | None, halts: Sequence[tuple[str, str]] = ()) -> str:

@@ -59,7 +59,7 @@ def _of_recording(series: RunSeries) -> Iterator[str]:
         yield "its frames tell no parts of a step: what waits inside one counts as productive"
     elif untold:
         yield f"no frame tells of these parts of a step: {', '.join(untold)}"
-    if "communication" not in told:
+    if "communication" not in told and series.world_size != 1:  # One rank waits for no other.
         yield "no frame tells how long ranks were in collectives: exposed communication counts as productive"
     if not series.gpus:
         yield "no GPU was sampled: whether one was busy is unknown"

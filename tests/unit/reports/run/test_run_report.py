@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -10,15 +11,20 @@ from typing import Any
 import pytest
 
 from governor.core.base.model_speed import SLICED
+from governor.core.base.units import NS_PER_S
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.planner.catalog import driver_peaks
+from governor.reports.incident.page import incident_page
 from governor.reports.run.compare import SAME, compare_document, is_regression
 from governor.reports.run.document import run_document
 from governor.reports.run.drawn import page
 from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.sections import adding_up, sections
-from tests.golden.run_report_cases import CASES, at, bare_run, hostile_run, trained, whole_run
+from governor.reports.run.series import RunSeries
+from governor.text.svg import CURVE, CURVE_ON_DARK, RED, RED_ON_DARK
+from tests.golden.report_cases import nan_halt
+from tests.golden.run_report_cases import CASES, at, bare_run, hello, hostile_run, step, trained, whole_run
 from trainer_shim.wire import worded
 
 
@@ -168,3 +174,43 @@ def test_evidence_of_communication_has_the_time_in_collectives_of_a_step() -> No
 def test_the_first_step_is_no_pace_but_its_tokens_count() -> None:
     series = trained(steps=1)
     assert (series.tokens, series.tokens_per_s) == (65_536, None)
+
+
+def halted(waited_s: float, **over: Any) -> RunFacts:
+    """Of the 7 s of its halt it waited for a checkpoint."""
+    facts = whole_run()
+    opened = facts.halts[0]["opened_mono_ns"]
+    timeline = [
+        {"what": what, "mono_ns": opened + round(s * NS_PER_S), "wall_ns": 0, "detail": {}}
+        for what, s in (("asked", 0.0), ("term", waited_s), ("term", 90.0))
+    ]
+    told = {**facts.halts[0], "timeline": timeline, "checkpoint": None} | over
+    return dataclasses.replace(facts, halts=[told])
+
+
+def test_a_halt_that_waited_in_vain_for_a_checkpoint_has_a_next_step() -> None:
+    advised = halted(5.0)
+    (halt,) = (one for one in run_document(advised)["causes"] if one["cause"] == "halt")
+    assert "llama.gpu-17.1" in halt["next_step"]
+    for other in (halted(2.0), halted(5.0, checkpoint={"path": "/a"}), halted(5.0, kind="none"), whole_run()):
+        (halt,) = (one for one in run_document(other)["causes"] if one["cause"] == "halt")
+        assert halt["next_step"] is None
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_of_one_rank_lacks_no_communication(ranks: int) -> None:
+    series = RunSeries()
+    series.see(hello(0, world_size=ranks))
+    for number in range(1, 9):
+        series.see(step(number, number, comm_s=None))
+    told = run_document(dataclasses.replace(bare_run(), series=series))["not_verified"]
+    assert any("collectives" in line for line in told) is (ranks > 1)
+
+
+def test_pages_of_runs_and_of_incidents_have_the_same_colours_on_a_dark_screen() -> None:
+    facts = whole_run()
+    dark = [
+        set(re.findall(r'\[(?:stroke|fill)="(#\w+)"\] { (?:stroke|fill): (#\w+)', text))
+        for text in (page(run_document(facts), facts.series), incident_page(nan_halt(), None))
+    ]
+    assert dark[0] == dark[1] == {(CURVE, CURVE_ON_DARK), (RED, RED_ON_DARK)}

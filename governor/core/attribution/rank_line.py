@@ -10,7 +10,7 @@ from typing import Final
 from governor.core.attribution import parts as part
 from governor.core.attribution.balance import Balance, Spare
 from governor.core.attribution.causes import Cause
-from governor.core.attribution.log_pace import LogPace, lasted_ns, of_steps, paused_ns
+from governor.core.attribution.log_pace import First, LogPace, lasted_ns, of_steps, paused_ns
 from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Watch
 from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -43,17 +43,6 @@ _OF_PHASE: Final = {
 }
 # What an ordinary step spends in these says nothing about the first one.
 _NOT_OF_STEP: Final = tuple(index for index, name in enumerate(step_parts.PARTS) if name in step_parts.NOW_AND_THEN)
-
-
-@dataclass(slots=True)
-class First:
-    """The first step, until ordinary ones tell what was too long, or a log's next line how many steps it was of."""
-
-    parts: list[int]
-    step: Step
-    steps: int = 1
-    before_ns: int = 0  # Of a log's: since the beginning. It is of the start, unless the line was of more steps.
-    is_alone: bool = False  # A log's: no line yet tells how many steps it was of.
 
 
 @dataclass(slots=True)

@@ -133,7 +133,9 @@ class GovernorSocket:
 
     def post_phase(self, progress: Progress, failure: Optional[Dict[str, Any]] = None) -> bool:
         """Send a phase frame from where the training thread is. `failure`: an exception that ends it there."""
-        fields = {"phase": progress.phase, "step": progress.step, "progress_seq": progress.progress_seq}
+        fields: Dict[str, Any] = {"phase": progress.phase, "step": progress.step, "progress_seq": progress.progress_seq}
+        if progress.phase_from_ns:
+            fields["since_ns"] = progress.phase_from_ns
         return self.post("phase", fields if failure is None else dict(fields, failure=failure))
 
     def put(self, kind: str, fields: Dict[str, Any]) -> None:

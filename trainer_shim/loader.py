@@ -152,7 +152,7 @@ class _TimedIterator(Iterator[Batch]):
         if meter is None or meter.progress.main_thread_id != threading.get_ident():
             return self._fetch()
         part = meter.enter_fetch()
-        progress = meter.progress
+        progress, has_batch = meter.progress, False
         try:
             if self._iterator is None or self._owner.repositioned:
                 starts = self._owner.starts
@@ -162,9 +162,11 @@ class _TimedIterator(Iterator[Batch]):
                 progress.enter_fetch(time.monotonic_ns(), starts)
             else:
                 progress.enter_fetch(meter.clock.since_ns, None)
-            return self._fetch()
+            batch = self._fetch()
+            has_batch = True
+            return batch
         finally:
-            meter.exit_fetch(part)
+            meter.exit_fetch(part, has_batch)
             progress.leave_fetch(meter.clock.since_ns)
 
     def _fetch(self) -> Batch:
@@ -205,7 +207,7 @@ def _make(position: Position) -> Made:
     try:
         return position.make()
     finally:
-        meter.exit_fetch(part)
+        meter.exit_fetch(part, False)
         meter.progress.leave_fetch(meter.clock.since_ns)
 
 

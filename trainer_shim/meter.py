@@ -92,8 +92,7 @@ class StepMeter(Pauses):
         """A forward pass of the whole model begins; outside training it counts as evaluation."""
         if not training:
             if not self.evaluating:
-                self._move_fetch(timing.DATA, timing.EVAL)
-                self._enter_eval()
+                self._go_on_evaluating()
             self._forget_fetch()
             return
         if self._boundary_due:
@@ -110,6 +109,7 @@ class StepMeter(Pauses):
     def exit_forward(self, output: Any) -> None:
         """The forward pass ended; `output` may carry the loss."""
         if self.clock.part == timing.EVAL:
+            self.end_pass()
             return
         self._mark("forward", timing.AFTER_FORWARD)
         if not self.losses.told:
@@ -141,7 +141,9 @@ class StepMeter(Pauses):
         part = clock.part
         if part == timing.BACKWARD:
             return not self._reports_backward
-        if part in timing.FETCHES_INSIDE:
+        if part == timing.EVAL and self._in_eval and self.progress.in_step:
+            self.leave_late()  # The loop has looked at its model between the two passes of the step.
+        elif part in timing.FETCHES_INSIDE:
             return False
         if part == timing.AFTER_FORWARD and self.losses.is_returned:
             self._relabel(timing.GAP)  # The loss was there already: what lies between is the loop's own.
@@ -195,6 +197,8 @@ class StepMeter(Pauses):
         """The engine's step function was called, at a boundary or not. `optimizer`: its gradients are complete."""
         if self.clock.part == timing.AFTER_BACKWARD:
             self._relabel(timing.OPTIMIZER)  # What the loop did since is for this step: it clips, it unscales.
+        elif self.clock.part == timing.EVAL and self._in_eval:
+            self._leave_late()
         self._mark("step", timing.OPTIMIZER)
         if self.gradients is not None and optimizer is not None:
             self.gradients.before_step(optimizer)
@@ -286,8 +290,8 @@ class StepMeter(Pauses):
 
     def _begin_step(self) -> None:
         if self._in_eval:
-            self._leave_eval()
-            self._move_fetch(timing.EVAL, timing.DATA)
+            self._leave_for_step()
+        self._cut_ns = 0
         progress = self.progress
         if not progress.in_step:
             progress.in_step = True

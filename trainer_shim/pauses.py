@@ -14,24 +14,31 @@ from .interfaces import NoWatch, Watch
 from .progress import Progress
 
 NO_FETCH = (timing.GAP, 0, 0)  # Of fetches that follow each other: what they are charged to, nanoseconds, how many.
+NO_PASS = (0, 0)  # Of an evaluation's last forward pass: when it ended, and what was charged to evaluations by then.
 
 
 class Pauses:
     """Charges the time between the passes, and tells the phases.
 
     An evaluation that the script does not mark begins with the first forward pass that does not train, or with the
-    fetch before it, and ends with the next fetch or forward pass that does, or with the training.
+    fetch before it. It ends where the loop puts its model to training, if no batch of the training is there by then.
+    Else its end is seen only later, with the next fetch or forward pass that trains, or with the end of the training:
+    it was that of its last forward pass, and what lies behind is the loop's own. On a device that the host runs ahead
+    of, a pass ends when it is launched: so far ahead, a few passes at most, the host does not get.
     """
 
     # Beyond 30 attributes in one dictionary Python looks each of them up by hash.
     __slots__ = (
         "_boundary_due",
         "_cold",
+        "_cut_ns",
         "_fetched",
+        "_has_batch",
         "_in_eval",
         "_loader_timed",
         "_loads",
         "_marks_eval",
+        "_passed",
         "_trains",
         "clock",
         "device",
@@ -52,6 +59,11 @@ class Pauses:
         self._fetched = NO_FETCH
         self._cold = True  # The next step compiles, allocates and fills caches.
         self._in_eval = False
+        self._passed = NO_PASS
+        self._has_batch = (
+            False  # Since the last forward pass of the evaluation a batch was fetched: of whom is not seen.
+        )
+        self._cut_ns = 0  # So much of an evaluation that has ended was the loop's own, unless it goes on.
         self._marks_eval = False  # The script says itself where it evaluates.
         self._boundary_due = False
 
@@ -77,9 +89,9 @@ class Pauses:
         return self._enter_load()
 
     @guarded()
-    def exit_fetch(self, part: Optional[int]) -> None:
-        """The batch is here, or the epoch ended."""
-        self._exit_load(part)
+    def exit_fetch(self, part: Optional[int], has_batch: bool = True) -> None:
+        """The batch is here, or (not `has_batch`) the epoch ended."""
+        self._exit_load(part, has_batch)
 
     @guarded()
     def enter_load(self) -> int:
@@ -90,9 +102,9 @@ class Pauses:
         return left
 
     @guarded()
-    def exit_load(self, part: Optional[int]) -> None:
+    def exit_load(self, part: Optional[int], has_batch: bool = True) -> None:
         """As exit_fetch()."""
-        self._exit_load(part)
+        self._exit_load(part, has_batch)
 
     def _enter_load(self) -> int:
         if self._trains is not None:
@@ -103,8 +115,9 @@ class Pauses:
         self._mark("data", left if left in timing.FETCHES_INSIDE else timing.DATA)
         return left
 
-    def _exit_load(self, part: Optional[int]) -> None:
+    def _exit_load(self, part: Optional[int], has_batch: bool) -> None:
         clock = self.clock
+        self._has_batch = has_batch
         begun_ns = clock.since_ns
         left = self._mark("data", timing.GAP if part is None or part not in timing.FETCHES_INSIDE else part)
         was, before_ns, count = self._fetched
@@ -114,13 +127,14 @@ class Pauses:
     def _follow_mode(self, trains: Optional[bool]) -> None:
         """The model's mode tells whose batch is fetched."""
         if self._in_eval and trains:
-            self._leave_eval()
+            self._leave_late()
         elif trains is False and self.progress.attempt_step and not self._marks_eval:
             self._enter_eval()
 
     def _forget_fetch(self) -> None:
-        """What comes next is no fetch that follows the last one."""
+        """What comes next is no fetch that follows the last one, which was the evaluation's."""
         self._fetched = NO_FETCH
+        self._has_batch = False
 
     def _move_fetch(self, charged: int, part: int) -> None:
         """The fetch just before this forward pass was for it, whatever the model's mode was then."""
@@ -141,7 +155,9 @@ class Pauses:
     @guarded()
     def set_training(self, training: bool) -> None:
         """The engine was put into training or evaluation mode."""
-        if training and self._in_eval:
+        if training and self._in_eval and self._has_batch:
+            self._leave_for_step()
+        elif training and self._in_eval:
             self._leave_eval()
         elif not training and not self._in_eval:
             self._enter_eval()
@@ -185,7 +201,7 @@ class Pauses:
         if self.clock.part == timing.CHECKPOINT:
             return None
         if self._in_eval and self._trains is not None and self._trains():
-            self._leave_eval()
+            self._leave_late()
         return self.enter_phase("checkpoint") if is_announced else self.clock.switch(timing.CHECKPOINT)
 
     @guarded()
@@ -206,7 +222,7 @@ class Pauses:
         if self.device is not None:
             self.send_arrived()
         if self._in_eval:
-            self._leave_eval()
+            self._leave_late()
 
     def finish(self, reason: str, completed: bool) -> None:
         """As Watch.finish()."""
@@ -216,11 +232,56 @@ class Pauses:
     def _enter_eval(self) -> None:
         if not self.evaluating:  # The script's own phase("eval") is around this one already.
             self._in_eval = True
+            self._passed = NO_PASS
             self.enter_phase("eval")
 
-    def _leave_eval(self) -> None:
+    def _go_on_evaluating(self) -> None:
+        """A loop that shuts gradients off around each pass alone looks as if it trained at each fetch between them."""
+        spent, cut_ns = self.clock.spent, self._cut_ns
+        self._move_fetch(timing.DATA, timing.EVAL)
+        if cut_ns and spent[timing.GAP] >= cut_ns:
+            spent[timing.GAP] -= cut_ns
+            spent[timing.EVAL] += cut_ns
+        self._enter_eval()
+
+    @guarded()
+    def end_pass(self) -> None:
+        """A forward pass of an evaluation is over, and so may the evaluation be."""
+        clock = self.clock
+        if self._in_eval and clock.part == timing.EVAL:
+            clock.switch(timing.EVAL)
+            self._passed = (clock.since_ns, clock.spent[timing.EVAL])
+
+    @guarded()
+    def leave_late(self) -> None:
+        """As _leave_late(), for what the step goes on with behind passes that did not train."""
+        self._leave_late()
+
+    def _leave_eval(self, over_ns: int = 0) -> None:
+        """`over_ns`: it was over then."""
         self._in_eval = False
-        self.exit_phase(timing.GAP)
+        self.progress.pop_phase(over_ns)
+        self.watch.phase_changed()
+        self.clock.switch(timing.GAP)
+
+    def _leave_late(self, fetched_ns: int = 0) -> None:
+        """An evaluation is over whose end nobody has told. Of what is charged to it, `fetched_ns` are a fetch's."""
+        ended_ns, sure_ns = self._passed
+        self._leave_eval(ended_ns)
+        if not ended_ns:
+            return  # By its fetches alone: no pass of it was seen.
+        clock = self.clock
+        spent = clock.spent
+        beyond_ns = spent[timing.EVAL] - fetched_ns - (sure_ns if ended_ns >= clock.started_ns else 0)
+        self._cut_ns = max(0, beyond_ns)
+        spent[timing.EVAL] -= self._cut_ns
+        spent[timing.GAP] += self._cut_ns
+
+    def _leave_for_step(self) -> None:
+        """As _leave_late(): what was fetched last is the next step's."""
+        was, took_ns, _ = self._fetched
+        self._leave_late(took_ns if was == timing.EVAL and self.progress.last_hook == "data" else 0)
+        self._move_fetch(timing.EVAL, timing.DATA)
 
     # -- what both halves of the meter do -------------------------------------------------------------------------
 

@@ -75,5 +75,5 @@ class data:  # noqa: N801  As `phase`.
     def __exit__(self, *exc_info: Any) -> None:
         meter, self._meter = self._meter, None
         if meter is not None:
-            meter.exit_fetch(self._part)
+            meter.exit_fetch(self._part, not any(exc_info))
             meter.progress.leave_fetch(meter.clock.since_ns)

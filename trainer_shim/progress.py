@@ -38,6 +38,7 @@ class Progress:
         "outputs_nonfinite",
         "outputs_seen",
         "phase",
+        "phase_from_ns",
         "phase_since_ns",
         "phases",
         "progress_seq",
@@ -63,6 +64,7 @@ class Progress:
         self.phases: List[str] = ["init"]  # Innermost last.
         self.phase = "init"
         self.phase_since_ns = now
+        self.phase_from_ns = 0  # The phase that it shows began then already, which was not seen at once. 0: it was.
         self._began_ns: Dict[str, int] = {}  # Of the timed phases it is in, by the outermost of each.
         self.longest_ns: Dict[str, int] = {}  # Of whole ones. Replaced as a whole: the agreement reads it.
         self.sound = True  # The last step that was reported had a finite loss and gradient, as far as they are known.
@@ -163,13 +165,21 @@ class Progress:
         if is_outermost:
             self._began_ns[phase] = self.phase_since_ns
 
-    def pop_phase(self) -> None:
-        """Leave the innermost nested phase."""
+    def finish(self) -> None:
+        """The training is over. What the thread did behind its last step or pause was of the end, unless it steps."""
+        is_behind = self.phase == "train" and not self.in_step
+        since_ns = self.phase_from_ns or self.phase_since_ns
+        self.set_phase("finish")
+        self.phase_from_ns = since_ns if is_behind else 0
+
+    def pop_phase(self, over_ns: int = 0) -> None:
+        """Leave the innermost nested phase. `over_ns`: it was over then, and that is seen only now."""
         assert len(self.phases) > 1, "pop_phase without push_phase"
         left = self.phases.pop()
         self._show()
+        self.phase_from_ns = over_ns
         if left in self._began_ns and left not in self.phases:
-            took_ns = self.phase_since_ns - self._began_ns.pop(left)
+            took_ns = (over_ns or self.phase_since_ns) - self._began_ns.pop(left)
             self.longest_ns = {**self.longest_ns, left: max(took_ns, self.longest_ns.get(left, 0))}
 
     def forget_longest(self, phase: str) -> None:
@@ -179,4 +189,5 @@ class Progress:
     def _show(self) -> None:
         self.phase = self.phases[-1]
         self.phase_since_ns = time.monotonic_ns()
+        self.phase_from_ns = 0
         self.progress_seq += 1

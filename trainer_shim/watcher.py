@@ -259,7 +259,7 @@ class Watcher:
         if self._said_bye or not self._alive:
             return
         self._said_bye = True
-        self._progress.set_phase("finish")
+        self._progress.finish()
         self.phase_changed()
         self._save_at_step.finish()
         self._gate.finish()

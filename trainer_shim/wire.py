@@ -145,6 +145,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         phase=Field("str", True),
         step=Field("int"),
         detail=Field("str"),
+        since_ns=Field("int"),  # mono_ns when it began, where that was seen only later. Absent: it begins now.
         progress_seq=Field("int"),
         failure=Field("record"),  # {"name", "text", "place", "thread"} of an exception that nobody caught.
     ),

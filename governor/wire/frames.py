@@ -275,6 +275,7 @@ def _phase(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Phas
         step=_count(frame.get("step")),
         progress_seq=_count(frame.get("progress_seq")),
         detail=_shown(frame.get("detail")),
+        since=None if frame.get("since_ns") is None else MonoNs(max(0, min(frame["since_ns"], at))),
     )
 
 

@@ -69,10 +69,13 @@ def _make_next(
                 return original(iterator)
             part = enter_load()
             enter_fetch(clock.since_ns, None if getattr(iterator, "_num_yielded", 0) else starts.next_of(iterator))
+            has_batch = False
             try:
-                return original(iterator)
+                batch = original(iterator)
+                has_batch = True
+                return batch
             finally:
-                exit_load(part)
+                exit_load(part, has_batch)
                 leave_fetch(clock.since_ns)
 
         return next_batch
@@ -91,7 +94,7 @@ def _make_iter(meter: StepMeter) -> Callable[[Callable[..., Any]], Callable[...,
             try:
                 return original(loader)
             finally:
-                meter.exit_load(part)
+                meter.exit_load(part, False)
 
         return start
 

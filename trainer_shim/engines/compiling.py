@@ -7,14 +7,19 @@ optimizer's step()), the calls of the compiled one are reported in their place.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+import threading
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 from weakref import ref
 
+from trainer_shim import timing
 from trainer_shim.guard import attempt
 from trainer_shim.lifetime import keeping
 from trainer_shim.meter import StepMeter
 
 from . import hooks
+
+# Where a loop may call the module inside of its wrapper by itself. Elsewhere the wrapper does, or a backward pass.
+_BESIDE_STEPS = frozenset((timing.GAP, timing.AFTER_BACKWARD, timing.EVAL))
 
 
 class Calls:
@@ -110,10 +115,76 @@ class _After(hooks.ModelHook):
         self._exit_forward(output)
 
 
-def watch_model(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo) -> None:
-    """Report the forward passes of `model`, compiled before or from now on, until `undo`."""
+class _BeforeInner(hooks.ModelHook):
+    """The module inside of a wrapper such as DDP is called by itself: without training, that is an evaluation."""
+
+    __slots__ = ("_compiler", "_grad_enabled", "_meter", "_tracing")
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._tracing, self._compiler = calls.tracing, calls.compiler
+        self._meter, self._grad_enabled = calls.meter, calls.grad_enabled
+
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+        if self._tracing() or self._compiler._is_compiling_flag or (module.training and self._grad_enabled()):
+            return
+        if self._meter.clock.part in _BESIDE_STEPS:
+            self._meter.enter_forward(False, args, kwargs)
+
+
+class _AfterInner(hooks.ModelHook):
+    __slots__ = ("_compiler", "_meter", "_tracing")
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._tracing, self._compiler, self._meter = calls.tracing, calls.compiler, calls.meter
+
+    def __call__(self, _module: Any, _args: Any, _output: Any) -> None:
+        if not self._tracing() and not self._compiler._is_compiling_flag and self._meter.evaluating:
+            self._meter.end_pass()
+
+
+def _watch_inner(inner: Any, calls: ModelCalls) -> List[Any]:
+    return [
+        inner.register_forward_pre_hook(_BeforeInner(calls), prepend=True, with_kwargs=True),
+        inner.register_forward_hook(_AfterInner(calls)),
+    ]
+
+
+def watch_mode(torch: Any, models: Iterable[Any], meter: StepMeter, undo: hooks.Undo) -> None:
+    """Report where the loop puts one of `models` to training, until `undo`.
+
+    On the class: what hung at a model itself would be in its copies. One that does not call Module.train() is not seen.
+    """
+    kind = getattr(getattr(torch, "nn", None), "Module", None)
+    if not hasattr(kind, "train"):
+        return
+    tracing, compiler = tracing_of(torch)
+    known = [ref(model) for model in models]
+    undo.add(known.clear)  # Somebody may have wrapped our wrapper, and it stays.
+    thread, get_ident = meter.progress.main_thread_id, threading.get_ident
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(self: Any, mode: bool = True) -> Any:
+            if tracing() or compiler._is_compiling_flag:
+                return original(self, mode)
+            if mode and meter.evaluating and get_ident() == thread and any(one() is self for one in known):
+                meter.set_training(True)
+            return original(self, mode)
+
+        return train
+
+    hooks.replace(undo, kind, "train", make)
+
+
+def watch_model(torch: Any, model: Any, meter: StepMeter, undo: hooks.Undo, inner: Any = None) -> None:
+    """Report the forward passes of `model`, compiled before or from now on, until `undo`.
+
+    `inner`: the module inside of it, if it is a wrapper. A loop may evaluate that one.
+    """
     calls = ModelCalls(torch, model, meter)
     handles = calls.hook(model, False)
+    if inner is not None:
+        handles.extend(_watch_inner(inner, calls))
+    watch_mode(torch, [model] if inner is None else [model, inner], meter, undo)
     undo.add(lambda: [handle.remove() for handle in handles])
     undo.add(keeping.weakly(calls.close))
     if getattr(model, "_compiled_call_impl", None) is not None:

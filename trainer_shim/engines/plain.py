@@ -267,7 +267,8 @@ def instrument(
     import torch
 
     undo = hooks.Undo()
-    compiling.watch_model(torch, model, meter, undo)
+    inner = without_replicas(model)
+    compiling.watch_model(torch, model, meter, undo, None if inner is model else inner)
     last = optimizers[-1] if ends_step else None
     order = _StepOrder(last, listed, trained.is_first_rank(torch))
     skipped = _SkippedStep(meter, last) if ends_step else ignore_skip

@@ -150,6 +150,12 @@ class PhaseChange:
     step: int | None = None
     progress_seq: int | None = None
     detail: str | None = None
+    since: MonoNs | None = None  # It began then, and that was seen only later.
+
+    @property
+    def began(self) -> MonoNs:
+        """When the rank was in it. Its silence counts from `at`: then it spoke."""
+        return self.at if self.since is None else self.since
 
 
 @dataclass(slots=True)  # As Step.

@@ -17,7 +17,7 @@ from trainer_shim import attach
 engine_kind = sys.argv[1]
 GAS, WORKERS = map(int, sys.argv[2:] or (2, 0))
 STEPS, EVERY = 12, 4  # Evaluated and saved behind each fourth step, the last one included.
-SAMPLE_S, LOSS_S, LOOP_S, SAVE_S, EVAL_S = 0.004, 0.01, 0.02, 0.05, 0.03
+SAMPLE_S, LOSS_S, LOOP_S, SAVE_S, EVAL_S, BEHIND_S = 0.004, 0.01, 0.02, 0.05, 0.03, 0.08
 spent = dict.fromkeys(("data", "loss", "loop", "eval", "save", "last"), 0.0)
 torch.set_num_threads(1)
 torch.manual_seed(7)
@@ -98,7 +98,8 @@ def evaluate(model):
     with torch.no_grad():
         for x, y in loader("eval", 8):
             model(x, y)
-    model.train()
+    if engine_kind != "late":
+        model.train()
 
 
 def save(what):
@@ -116,13 +117,14 @@ def draws():
 
 def plain():
     model = Headless() if engine_kind == "headless" else SlowModel()
-    if engine_kind == "ddp":
+    if engine_kind in ("ddp", "inner"):
         store = torch.distributed.FileStore(os.environ["DRILL_RENDEZVOUS"], 2)
         torch.distributed.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2)
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     shim = attach(model, optimizer=optimizer, make_watch=make_watch)
     for index, (x, y) in enumerate(draws() if engine_kind == "drawn" else loader("data")):
+        model.train()  # "late" has only this one, behind the fetch.
         if engine_kind == "headless":
             logits = model(x, y)
             with timed("loss", LOSS_S):
@@ -136,7 +138,9 @@ def plain():
             with timed("loop", LOOP_S):
                 step = (index + 1) // GAS
             if step % EVERY == 0:
-                evaluate(model)
+                evaluate(model.module if engine_kind == "inner" else model)
+                with timed("loop", BEHIND_S):  # It uploads its report, say.
+                    pass
                 save({"model": model.state_dict(), "slow": SlowToSave()})
     return shim
 

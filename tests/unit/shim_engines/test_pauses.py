@@ -27,6 +27,7 @@ class Kept(NoWatch):
         self.progress = progress
         self.frames: list[dict[str, Any]] = []
         self.phases: list[str] = []
+        self.began: list[int] = []  # In microseconds, where that was seen only later.
         self.finished: list[str] = []
 
     def step_frame(self, fields: dict[str, Any]) -> None:
@@ -34,6 +35,7 @@ class Kept(NoWatch):
 
     def phase_changed(self) -> None:
         self.phases.append(self.progress.phase)
+        self.began.append(self.progress.phase_from_ns // US)
 
     def finish(self, reason: str, completed: bool) -> None:
         self.finished.append(self.progress.phase)
@@ -55,10 +57,24 @@ class Loop:
     def work(self, us: int) -> None:
         self.at_ns += us * US
 
-    def fetch(self, us: int) -> None:
+    def fetch(self, us: int, has_batch: bool = True) -> None:
         part = self.meter.enter_load()
         self.work(us)
-        self.meter.exit_load(part)
+        self.meter.exit_load(part, has_batch)
+
+    def evaluate(self, puts_mode: bool = True) -> None:
+        """Of 82 us up to the end of the last pass, and 3 behind it."""
+        self.mode = False if puts_mode else None
+        for _ in range(2):
+            self.fetch(30)
+            self.forward(10, trains=False)
+            self.work(2)  # Metrics.
+        self.fetch(1, has_batch=False)
+
+    def train(self) -> None:
+        """model.train()"""
+        self.mode = True
+        self.meter.set_training(True)
 
     def forward(self, us: int, trains: bool = True) -> None:
         self.meter.enter_forward(trains, (), {})
@@ -147,6 +163,78 @@ def test_a_mode_that_is_put_behind_the_next_fetch_leaves_that_one_to_the_step(lo
     loop.backward(20)
     assert loop.step(2) == parts(eval_s=60, data_s=100, forward_s=10, backward_s=20, optimizer_s=2)
     assert "data_bound" not in loop.watch.frames[-1]
+
+
+def test_an_evaluation_ends_where_the_loop_trains_again(loop: Loop) -> None:
+    loop.evaluate()
+    loop.train()
+    assert loop.watch.phases[-1] == "train"
+    loop.work(1000)  # The loop's own: it uploads its report, say.
+    loop.fetch(100)
+    loop.forward(10)
+    loop.backward(20)
+    assert loop.step(2) == parts(eval_s=85, loop_s=1000, data_s=100, forward_s=10, backward_s=20, optimizer_s=2)
+
+
+@pytest.mark.parametrize("puts_mode", [True, False], ids=["model.eval()", "no_grad() alone"])
+@pytest.mark.parametrize("trains", ["behind its fetch", "never"])
+def test_else_an_evaluation_ended_with_its_last_pass(loop: Loop, puts_mode: bool, trains: str) -> None:
+    loop.evaluate(puts_mode)
+    loop.mode = loop.mode if puts_mode else True  # Gradients are on again.
+    loop.work(1000)
+    loop.fetch(100)
+    if trains != "never":
+        loop.train()
+    loop.mode = True
+    loop.forward(10)
+    loop.backward(20)
+    told = loop.step(2)
+    assert told["eval_s"] == 82
+    assert (told["data_s"] + told["loop_s"], told["data_s"] // 10) == (1103, 10)
+
+
+def test_metrics_between_the_passes_are_the_evaluations_where_each_pass_alone_has_no_gradients(loop: Loop) -> None:
+    for _ in range(3):
+        loop.fetch(50)
+        loop.mode = None
+        loop.forward(10, trains=False)
+        loop.mode = True
+        loop.work(40)
+    loop.fetch(100)
+    loop.forward(10)
+    loop.backward(20)
+    assert loop.step(2) == parts(eval_s=260, loop_s=40, data_s=100, forward_s=10, backward_s=20, optimizer_s=2)
+
+
+def test_a_pass_that_does_not_train_within_a_step_leaves_the_backward_pass_its_time(loop: Loop) -> None:
+    loop.fetch(100)
+    loop.forward(10)
+    loop.forward(7, trains=False)
+    loop.work(3)
+    loop.backward(20)
+    assert loop.step(2) == parts(eval_s=7, loop_s=3, data_s=100, forward_s=10, backward_s=20, optimizer_s=2)
+
+
+def test_behind_the_last_step_an_evaluations_end_is_told_as_it_was(loop: Loop) -> None:
+    loop.evaluate()
+    ended = loop.at_ns // US - 3
+    loop.work(4000)
+    loop.meter.finish("exit", True)
+    assert list(zip(loop.watch.phases, loop.watch.began, strict=True))[-1] == ("train", ended)
+    loop.watch.progress.finish()
+    assert (loop.watch.progress.phase, loop.watch.progress.phase_from_ns // US) == ("finish", ended)
+
+
+def test_the_end_begins_behind_the_last_pause_and_not_within_a_step(loop: Loop) -> None:
+    progress = loop.watch.progress
+    loop.meter.exit_phase(loop.meter.enter_phase("checkpoint"))
+    saved_ns = progress.phase_since_ns
+    progress.finish()
+    assert progress.phase_from_ns == saved_ns
+    progress.set_phase("train")
+    loop.forward(1)
+    progress.finish()
+    assert progress.phase_from_ns == 0
 
 
 def test_before_the_first_step_a_mode_says_nothing() -> None:

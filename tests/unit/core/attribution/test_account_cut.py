@@ -115,6 +115,26 @@ def test_behind_a_phase_it_trains_again_and_may_stand_still() -> None:
     assert seconds(world) == {**TRAINED, "evaluation": 20.0, "hang": 78.0}
 
 
+def test_an_evaluation_whose_end_was_seen_only_later_lasted_until_then() -> None:
+    """Behind the last step: it ended at 12, which was seen with the end of the training at 90."""
+    world = a_world()
+    world.hear()
+    steps(world, range(1, 11), began=1)
+    connection = a_step(1).connection
+    assert connection is not None
+    world.play(PhaseChange(MonoNs(world.mono), connection, "llama", 0, "eval"))
+    until(world, 90)
+    over = MonoNs(world.mono - 78 * NS_PER_S)
+    for phase in ("train", "finish"):
+        world.play(PhaseChange(MonoNs(world.mono), connection, "llama", 0, phase, since=over))
+    world.play(Bye(MonoNs(world.mono), connection, "llama", 0, 9, completed=True))
+    world.play(Disconnected(MonoNs(world.mono), connection))
+    until(world, 110)
+    cut(world, "seen to end")
+    told = seconds(world)
+    assert told == {"data_starvation": 1.0, "productive": 9.0, "evaluation": 2.0, "shut_down": 98.0}
+
+
 def test_behind_a_bye_it_ends() -> None:
     world = stood()
     connection = a_step(1).connection

@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from governor.core.base.identity import Clue, ProcessFacts, ProcessId, carries
-from governor.core.base.secrets import redacted
+from governor.core.base.secrets import command_within, redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.adopted import Adoption
@@ -25,7 +25,7 @@ from governor.core.halt.kill_set import (
     marked_of_others,
     strays,
 )
-from governor.core.halt.known_names import is_multiplexer
+from governor.core.halt.known_names import is_costgov, is_multiplexer
 from governor.core.halt.neighbours import Ties, launched_apart, own_ties, siblings
 from governor.daemon.kill_in_progress import ControlGroup, KillInProgress, Surroundings
 from governor.ports import Processes, Sent
@@ -367,7 +367,7 @@ class ProcessKiller:
         """What a terminal server started in the command's directory since. It may be the run's or its user's."""
         clues = self._clues(killing, members, table)
         here = [p for p, clue in clues.items() if self.surroundings and clue.directory == self.surroundings.directory]
-        above = {p: table.get(table[p.pid].ppid) for p in here}
+        above = {p: table.get(table[p.pid].ppid) for p in here if not is_costgov(table[p.pid].argv)}
         return tuple(p for p, parent in above.items() if parent is not None and is_multiplexer(parent.argv))
 
     def _unsure(self, killing: KillInProgress, table: Table) -> tuple[tuple[int, str], ...]:
@@ -389,11 +389,8 @@ class ProcessKiller:
         unannounced = (process for process in killing.siblings if process not in announced)
         named = dict.fromkeys((*killing.unsure(), *unannounced, *beside, *others))
         living = [p for p in named if p not in members and p.pid in table and not self.processes.is_gone(p)]
-        shown = (
-            (p.pid, " ".join(redacted(table[p.pid].argv[:WORDS_SHOWN_MAX], self.redact_keys)))
-            for p in living[:UNSURE_MAX]
-        )
-        return tuple((pid, command[:COMMAND_CHARS_MAX]) for pid, command in shown)
+        shown = ((p.pid, table[p.pid].argv[:WORDS_SHOWN_MAX]) for p in living[:UNSURE_MAX])
+        return tuple((pid, command_within(COMMAND_CHARS_MAX, redacted(argv, self.redact_keys))) for pid, argv in shown)
 
     def end(self, incident_id: str) -> None:
         """End the search for this halt's processes: the halt is over."""

@@ -80,6 +80,14 @@ def command_text(argv: Sequence[str]) -> str:
     return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in argv)
 
 
+def command_within(chars_max: int, argv: Sequence[str]) -> str:
+    """The words in a line of so many characters. Where they are longer, a path is its last part, which names it."""
+    text = " ".join(argv)
+    if len(text) > chars_max:
+        text = " ".join(word.rstrip("/").rsplit("/", 1)[-1] if word.startswith("/") else word for word in argv)
+    return text[:chars_max]
+
+
 def _by_look(text: str) -> str:
     text = _PEM.sub(REDACTED, text)
     text = _HOOK.sub(rf"\1{REDACTED}", text)

@@ -57,11 +57,16 @@ def is_manager(argv: tuple[str, ...]) -> bool:
 
 def is_governor(argv: tuple[str, ...]) -> bool:
     """Whether this is the command line of `costgov run`, which has a command of its own."""
-    if not argv:
-        return False
-    program, rest = program_of(argv)
-    is_costgov = program == "governor" or program.rsplit("/", 1)[-1] == "costgov" or program.endswith(_GOVERNOR_FILE)
-    return is_costgov and "run" in rest
+    return is_costgov(argv) and "run" in program_of(argv)[1]
+
+
+def is_costgov(argv: tuple[str, ...]) -> bool:
+    """Whether this is the command line of a command of costgov's. A trainer may call itself so.
+
+    So by itself it decides only what a report leaves unnamed, of what nobody ends in any case.
+    """
+    program = program_of(argv)[0] if argv else ""
+    return program == "governor" or program.rsplit("/", 1)[-1] == "costgov" or program.endswith(_GOVERNOR_FILE)
 
 
 def is_multiplexer(argv: tuple[str, ...]) -> bool:

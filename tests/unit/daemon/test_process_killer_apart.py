@@ -38,8 +38,11 @@ def test_what_bears_the_mark_in_its_environment_ends_and_what_began_beside_is_na
     beside = processes.add(202, ppid=50, sid=202, argv=["tensorboard"])
     elsewhere, strangers = processes.add(203, ppid=50, sid=203), processes.add(204, ppid=50, sid=204, uid=7)
     at_a_terminal = processes.add(205, sid=205)
+    top = processes.add(206, ppid=50, sid=206, argv=["/venv/bin/python3", "/venv/bin/costgov", "top"])
     mark, other = Clue(MARK << MARK_PART_BITS | 1, "/"), Clue(MARK + 1, "/work")
-    clues = FakeSurroundings(p51=mark, p201=mark, p202=other, p203=Clue(0, "/"), p204=mark, p205=Clue(0, "/work"))
+    clues = FakeSurroundings(
+        p51=mark, p201=mark, p202=other, p203=Clue(0, "/"), p204=mark, p205=Clue(0, "/work"), p206=other
+    )
     process_killer = ProcessKiller(processes, OWN, surroundings=clues)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         rows = process_killer.begin("i", [rank], [], 1000, signum, marks=[MARK])
@@ -47,7 +50,7 @@ def test_what_bears_the_mark_in_its_environment_ends_and_what_began_beside_is_na
     (seen,) = [seen for n in range(5) for seen in process_killer.scan(MonoNs(n * NS_PER_S))]
     assert (seen.alive, seen.unsure) == ((), ((beside.pid, "tensorboard"),))
     assert set(processes.table()) == {
-        p.pid for p in (server, marked_before, beside, elsewhere, strangers, at_a_terminal)
+        p.pid for p in (server, marked_before, beside, elsewhere, strangers, at_a_terminal, top)
     }
 
 

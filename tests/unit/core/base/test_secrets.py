@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.core.base.secrets import NESTED_MAX, command_text, redacted
+from governor.core.base.secrets import NESTED_MAX, command_text, command_within, redacted
 from governor.core.base.shell_words import REDACTED
 from tests.sweeps import share_of
 
@@ -278,3 +278,10 @@ def test_what_does_not_print_is_escaped_as_bash_reads_it(word: str) -> None:
     said = subprocess.run(["bash", "-c", f"printf %s {text}"], capture_output=True, check=True).stdout
     assert said == word.encode("utf-8", "surrogateescape")
     assert command_text(["plain word"]) == shlex.quote("plain word")
+
+
+def test_a_command_that_is_cut_shows_what_its_paths_name() -> None:
+    long = ["/" + "opt/" * 20 + "bin/python3", "/" + "home/" * 20 + "costgov", "top"]
+    assert command_within(80, long) == "python3 costgov top"
+    assert command_within(80, ["/bin/sh", "t.sh"]) == "/bin/sh t.sh"
+    assert command_within(5, ["train.py"]) == "train"

@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -202,8 +202,23 @@ def _read(path: str, run: str) -> Kept | None:
         incidents = [json.loads(entry["snapshot"]) for entry in reader.incidents(HALTS_MAX, only_open=False)]
         failures = [entry for kind in _FAILURE_KINDS for entry in reader.rows_of(run, kind, FAILURES_MAX)]
     halts = [one for one in incidents if one.get("run") == run and type(one.get("opened_wall_ns")) is int]
-    told = [row for entry in failures if (row := _failure(entry)) is not None]
+    told = _failures(sorted(failures, key=lambda entry: int(entry["seq"])))
     return Kept(path, rows[0], halts, told)
+
+
+def _failures(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What the end of a command tells of its run's end stands in the place of what was known of that before."""
+    told: list[Mapping[str, Any]] = []
+    for entry in entries:
+        row = _failure(entry)
+        if row is None:
+            continue
+        last = told[-1] if told and entry["kind"] == "end_cause" else {}
+        if last.get("what") == row["what"] and last.get("step") == row["step"]:
+            told[-1] = {**row, "at": last["at"]}
+        else:
+            told.append(row)
+    return told
 
 
 def _failure(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -282,7 +282,7 @@ def on_rank_failed(node: Node, event: RankFailed) -> list[Effect]:
     failure = run_ends.redacted_failure(node, event.failure)
     if not ends.note_failure(managed.run, rank.rank, failure):
         return []  # A rank may say it again and again.
-    data = {"rank": rank.rank, "name": failure.name, "text": failure.text, "place": failure.place}
+    data = {"rank": rank.rank, "step": rank.step, "name": failure.name, "text": failure.text, "place": failure.place}
     record = Record("failure", managed.run.run, None, data)
     incident = managed.incident
     if incident is None or incident.is_closed or incident.at_of("raised") is not None:

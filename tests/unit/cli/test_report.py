@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from governor.adapters.journal.writer import open_journal
 from governor.cli.common import ExitCode
 from governor.cli.main import cli
-from governor.cli.report.known import Kept, how_it_ended
+from governor.cli.report.known import Kept, _failures, how_it_ended
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, UsdMicros, WallNs
@@ -235,3 +235,19 @@ def test_the_governor_of_the_settings_is_asked(ran: Path, monkeypatch: pytest.Mo
     settings.write_text(f'[paths]\nstate_dir = "{ran}/state"\nruntime_dir = "{ran}/own"\n')
     with telling(ran / "own" / "control.sock"):
         assert json.loads(call("report", "gpt", "--json", "--config", str(settings))[1])["is_live"] is True
+
+
+def test_what_a_command_ended_with_is_told_once_though_its_end_was_seen_too() -> None:
+    ended = {"completed": False, "exit_code": 1, "step": 39}
+    rows = [
+        ("failure", {"rank": 0, "step": 39, "name": "ValueError", "text": "no", "place": "t.py:f:3"}),
+        ("ended", {**ended, "cause": None}),
+        ("end_cause", {"exit_code": 1, "step": 39, "cause": "rank 0 raised ValueError: no"}),
+        ("ended", {**ended, "step": 60, "cause": None}),  # Another attempt.
+    ]
+    told = _failures({"kind": kind, "data": json.dumps(data), "wall_ns": n} for n, (kind, data) in enumerate(rows))
+    assert [(row["what"], row["step"], row["text"]) for row in told] == [
+        ("rank 0 raised", 39, "ValueError: no (t.py:f:3)"),
+        ("ended", 39, "exit code 1: rank 0 raised ValueError: no"),
+        ("ended", 60, "exit code 1: no cause is known"),
+    ]

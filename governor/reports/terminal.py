@@ -270,6 +270,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     elif snapshot["run"] != NODE:
         rows += _none_known(snapshot)
     rows += _resume(snapshot)
+    if snapshot["run"] != NODE:
+        rows.append(("whole run", f"costgov report {plain(snapshot['run'])}", False))
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
     return rows
 

@@ -96,6 +96,12 @@ def test_a_rank_says_which_save_was_harmed_in_its_part() -> None:
     assert said == NamedCheckpoint(40, "/ck/40")
 
 
+def test_a_phase_may_have_begun_before_it_was_seen_and_not_after() -> None:
+    for since_ns, began in ((None, AT), (AT - 5, AT - 5), (AT + 5, AT), (-1, 0)):
+        event = decoded({**head("phase", 0, 1), "phase": "train", "since_ns": since_ns})
+        assert (event.at, event.began) == (AT, began)
+
+
 def test_every_kind_has_its_event() -> None:
     kinds = {
         Hello: hello(),

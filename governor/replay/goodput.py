@@ -159,7 +159,7 @@ class LogTime:
         if phase.phase == "init" and self._ranks is None and self._last is not None:
             self.account.attempt_begins(phase.at)
             self.account.rank_begins(OF_LOG, phase.at)
-        self.account.phase(phase.rank, phase.at, phase.phase)
+        self.account.phase(phase.rank, phase.began, phase.phase)
 
     def _is_step(self, step: Step) -> bool:
         """Whether a record with a step is of one. Of a line without a figure of it, the number must go on.

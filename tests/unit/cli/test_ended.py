@@ -61,7 +61,7 @@ def leave(
     for halt in halts:
         assert journal.close_incident(str(halt["incident_id"]), halt)
     rows = {"gpt": RAN | over, **(others or {}), **({UNALLOCATED: node} if node is not None else {})}
-    assert journal.save_runs(rows, full=True)
+    assert journal.save_runs(rows)
     journal.close()
 
 

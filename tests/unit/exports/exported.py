@@ -110,7 +110,7 @@ def leave_journal(
     state.mkdir(parents=True, exist_ok=True)
     journal, problem = open_journal(str(state / "costgov.db"), str(state))
     assert problem is None
-    assert journal.save_runs(runs or {}, charges, rows, full=True)
+    assert journal.save_runs(runs or {}, charges, rows)
     journal.close()
 
 

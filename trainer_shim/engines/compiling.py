@@ -164,9 +164,10 @@ def watch_mode(torch: Any, models: Iterable[Any], meter: StepMeter, undo: hooks.
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def train(self: Any, mode: bool = True) -> Any:
-            if tracing() or compiler._is_compiling_flag:
+            # Each module calls it of each one below it, in some trainers at each step: first what costs nothing.
+            if compiler._is_compiling_flag or not (mode and meter.evaluating) or tracing():
                 return original(self, mode)
-            if mode and meter.evaluating and get_ident() == thread and any(one() is self for one in known):
+            if get_ident() == thread and any(one() is self for one in known):
                 meter.set_training(True)
             return original(self, mode)
 

@@ -136,8 +136,7 @@ class RankLine:
         if not is_alone:
             self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began, is_weak=is_line)
         before_ns = starts - began if is_alone else 0
-        if is_line and self._paused_ns(step, steps, ended - starts):
-            pause_ns = self._paused_ns(step, steps, ended - starts)
+        if is_line and (pause_ns := self._paused_ns(step, steps, ended - starts)):
             self._tell(self._named() or Cause.UNKNOWN, pause_ns, is_weak=True)
             starts = MonoNs(starts + pause_ns)
         told = parts_of(step, ended - starts)

@@ -14,11 +14,12 @@ from governor.core.events.checkpoints import NamedCheckpoint
 from governor.core.events.ends import RunEnd
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, HostSample, MachineEvent
+from governor.core.events.step_parts import SECONDS_MAX
 from governor.core.runs.counting import count_step
 from governor.core.runs.last_good import LastGood, is_news
 from governor.core.runs.life import LifeFact
 from governor.core.runs.own_time import of_frame
-from governor.core.runs.pace import DURATION_MAX_S, Pace
+from governor.core.runs.pace import Pace
 from governor.core.runs.speakers import forget_ranks, relabel
 from governor.core.runs.state import Rank, Run, Trained, is_finite
 
@@ -319,7 +320,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if run.step is None or step.step != run.step:
         run.attempt_step = step.attempt_step if step.attempt_step is not None else run.attempt_step + 1
     run.pace.see(step, run.step_at, trains=not paused and run.attempt_step > 1)
-    if step.checkpoint_s is not None and step.checkpoint_s < DURATION_MAX_S:
+    if step.checkpoint_s is not None and step.checkpoint_s < SECONDS_MAX:
         run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step
     if run.step_at is not None:

@@ -14,12 +14,11 @@ from typing import Final
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import COUNT_MAX, NS_PER_S, DurationNs, MonoNs, WallNs
 from governor.core.events.inputs import Step
+from governor.core.events.step_parts import SECONDS_MAX
 
 TIMES_MAX: Final = 512
 # Tokens/s is over so many last steps: calm enough to read, quick enough to show a collapse.
 RATE_STEPS: Final = 20
-# Thirty years. A longer duration is a broken clock, and in nanoseconds no longer an integer.
-DURATION_MAX_S: Final = 1e9
 # A line's clock that stands still for so long, while lines come, is none that step times can be told by.
 STANDS_STILL_NS: Final = DurationNs(NS_PER_S)
 UNCOUNTED_MAX: Final = 64  # Steps whose tokens may still be told: more than ranks are ever apart.
@@ -67,7 +66,7 @@ class Pace:
             return
         self._end_moment()
         self._written = step.written
-        if not trains or not 0 < step.step_s < DURATION_MAX_S:
+        if not trains or not 0 < step.step_s < SECONDS_MAX:
             return
         own_s = step.training_s
         if own_s is not None and own_s > 0:
@@ -122,7 +121,7 @@ class Pace:
         took_ns, is_own = self._since_last(step, before_at)
         if took_ns != 0:
             self._end_moment()
-            if trains and took_ns is not None and 0 < took_ns < DURATION_MAX_S * NS_PER_S:
+            if trains and took_ns is not None and 0 < took_ns < SECONDS_MAX * NS_PER_S:
                 self._moment = _Moment(took_ns / NS_PER_S, self._expected if is_own else 1, steps)
         moment = self._moment
         if moment is None:

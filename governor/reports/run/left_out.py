@@ -17,8 +17,8 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Hello, Step
 from governor.core.events.step_parts import FIGURE_MAX, FIGURES, SECONDS_MAX, TIME_FIELDS
 from governor.core.runs.own_time import AGE_MAX_NS
+from governor.core.runs.state import RANKS_MAX
 
-RANKS_MAX: Final = 64  # Of more, steps are bounded by SECONDS_MAX alone.
 _NUMBERS: Final = (float, int)  # A bool is none.
 _SPOKEN: Final = ConnectionId(0)  # A placeholder: a step without a connection is a log's line.
 _times: Final = attrgetter(*TIME_FIELDS)
@@ -64,7 +64,7 @@ class LeftOut:
         return self.believed(Step(MonoNs(at), _SPOKEN, "", rank, number, data_bound=is_bound, **told))
 
     def _most_s(self, rank: int, at: MonoNs) -> float:
-        """No figure of the rank's next step is so long."""
+        """No figure of the rank's next step is so long. Of more ranks than RANKS_MAX the constant alone is known."""
         before = self._word_before.get(rank)
         if before is not None or len(self._word_before) < RANKS_MAX:
             self._word_before[rank] = at

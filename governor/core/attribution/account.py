@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from governor.core.attribution.causes import Amount, Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
+from governor.core.attribution.held import AWAY_NS, Held
 from governor.core.attribution.loader import LoaderUse, restored_use
 from governor.core.attribution.open_end import OPEN_TIMES, Sight, Silences, Watch
 from governor.core.attribution.rank_line import RankLine
@@ -24,10 +25,7 @@ from governor.core.events.machine import HostSample
 
 # A window has enough steps for a straggler to show, and a price change falls into few.
 WINDOW_NS: Final = 10 * NS_PER_S
-# Ticks come four times a second. A longer pause is the governor's own absence: nobody knows what was then.
-AWAY_NS: Final = 5 * NS_PER_S
 STARVED_FRAC: Final = 0.1  # Of a window's rank-time in waiting for data: less starves nobody.
-ENOUGH_FRAC: Final = 0.99  # Micro-dollars are coarse: of a second at two dollars an hour there are 555.
 
 
 @dataclass(slots=True)
@@ -37,8 +35,9 @@ class TimeAccount:
     by_cause: dict[Cause, Amount] = field(default_factory=dict)
     pool_ns: int = 0
     pool_usd_micros: int = 0
-    between: Amount = field(default_factory=Amount)  # Since the last rank has gone: a restart's, else the end's.
-    boot_to: int | None = None  # The node's meter up to which the time is counted.
+    # While no rank lives: of the start before anybody has trained, behind that of a restart or of the end.
+    between: Amount = field(default_factory=Amount)
+    held: Held = field(default_factory=Held)
     spent_usd_micros: int = 0  # What the run had spent then.
     furthest_step: int | None = None
     lost_to: int | None = None  # Steps up to this one were trained before the present attempt.
@@ -54,8 +53,6 @@ class TimeAccount:
     _ranks: dict[int, RankLine] = field(default_factory=dict)
     _gone: dict[int, RankLine] = field(default_factory=dict)  # Told, and not yet divided.
     _is_halted: bool = False
-    _holds: bool = False  # As of the last count.
-    _let_go_ns: int = 0  # Since it held, and not counted.
     _closed_at: MonoNs = MonoNs(0)
     counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
     _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
@@ -83,12 +80,12 @@ class TimeAccount:
         self.counted_at = at
         if self.is_fresh or is_untold:
             self._begin(at, boot, since, spent_usd_micros, holds=holds or is_untold)
-            self._holds = holds
+            self.held = Held(boot, holds)
             return
         paid = spent_usd_micros - self.spent_usd_micros
-        passed_ns = self._held_ns(boot, holds=holds)
+        passed_ns = self.held.passed_ns(boot, holds=holds)
         paid -= self._count_owed(passed_ns, paid)
-        self.boot_to, self.spent_usd_micros = boot, spent_usd_micros
+        self.spent_usd_micros = spent_usd_micros
         if self._is_halted:  # Whoever is away meanwhile: a halt lasts until it is closed.
             self._put(Cause.HALT, passed_ns, paid)
         elif passed_ns > AWAY_NS and not is_unbroken:
@@ -100,61 +97,38 @@ class TimeAccount:
                 self._close(at)
         elif self._is_unheard:
             self._put(Cause.UNKNOWN, passed_ns, paid)
-        elif self.has_trained:
-            self.between.add(passed_ns, paid)
         else:
-            self._put(Cause.START_UP, passed_ns, paid)
+            self.between.add(passed_ns, paid)
 
     def _begin(self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool) -> None:
         """The first count, or the only one of a launch: up to the first hello the run was launched."""
-        paid, self._let_go_ns = spent_usd_micros - self.spent_usd_micros, 0
-        self.is_fresh, self.boot_to, self.spent_usd_micros = False, boot, spent_usd_micros
+        paid = spent_usd_micros - self.spent_usd_micros
+        self.is_fresh, self.spent_usd_micros = False, spent_usd_micros
         passed_ns = max(0, boot - since) if holds else 0
         known_ns = min(passed_ns, max((at - line.told_to for line in self._ranks.values()), default=0))
         known_usd = paid * known_ns // passed_ns if passed_ns else 0
         self.pool_ns, self.pool_usd_micros = self.pool_ns + known_ns, self.pool_usd_micros + known_usd
-        self._put(Cause.START_UP, passed_ns - known_ns, paid - known_usd)
-
-    def _held_ns(self, boot: BootNs, *, holds: bool) -> int:
-        """What has passed since the last call and was the run's: it held the node until it let go."""
-        passed_ns = max(0, boot - self.boot_to) if self.boot_to is not None else 0
-        held_before, self._holds = self._holds, holds
-        if holds or held_before:
-            return passed_ns
-        self._let_go_ns += passed_ns
-        return 0
+        self.between.add(passed_ns - known_ns, paid - known_usd)
+        if self._ranks:
+            self._put_between(Cause.START_UP)
 
     def _count_owed(self, passed_ns: int, paid: int) -> int:
-        """Count the time before for which the run is charged only now, and return what it has paid for that.
-
-        Between the ranks of two attempts the command's time is nobody's, until a run speaks again or the command ends.
-        """
-        let_go_ns, spent = self._let_go_ns, self.spent_usd_micros
-        if self._holds:
-            self._let_go_ns = 0
-        if paid <= 0 or spent <= 0 or not let_go_ns:
-            return 0
+        """Count the time before for which the run is charged only now, and return what it has paid for that."""
         counted_ns = sum(amount.ns for amount in self.by_cause.values()) + self.pool_ns + self.between.ns
-        worth_ns = paid * counted_ns // spent - passed_ns  # At its price so far.
-        owed_ns = let_go_ns if worth_ns >= let_go_ns * ENOUGH_FRAC else max(0, worth_ns)
-        if not owed_ns:
-            return 0
-        self._let_go_ns = 0
-        owed = paid * owed_ns // (owed_ns + passed_ns)
-        if not self.has_trained:
-            self._put(Cause.START_UP, owed_ns, owed)
-        elif self._holds:
-            self._put(self._or_fault(Cause.RESTART), owed_ns, owed)
+        owed = self.held.owed(paid, self.spent_usd_micros, counted_ns, passed_ns)
+        if self.held.holds:
+            cause = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
+            self._put(cause, owed.ns, owed.usd_micros)
         else:
-            self.between.add(owed_ns, owed)
-        return owed
+            self.between.add(owed.ns, owed.usd_micros)
+        return owed.usd_micros
 
     # --- what ranks and logs tell ------------------------------------------------------------------------------
 
-    def attempt_begins(self, at: MonoNs, *, ended_well: bool = False) -> None:
+    def attempt_begins(self, at: MonoNs, *, ended_well: bool = False, is_log: bool = False) -> None:
         """Another attempt begins. Ranks of the one before are gone, and what they had trained is lost if done again.
 
-        `ended_well`: those had trained to their end, so what came behind it was that end.
+        `ended_well`: those had trained to their end, so what came behind it was that end. `is_log`: see log_begins().
         """
         cause = Cause.SHUT_DOWN if ended_well else Cause.RESTART
         for line in self._ranks.values():  # Nobody has said when they ended.
@@ -165,7 +139,8 @@ class TimeAccount:
                 line.end(min(healthy_to, line.lost_at), is_good=ended_well)
             line.give_up(cause, healthy_to)
         self._end_all(at)
-        self._put_between(cause if ended_well else self._or_fault(cause))
+        if not is_log or ended_well:
+            self._put_between(cause if ended_well else self._or_fault(cause))
         self.hardware.begin_attempt()
         self._is_halted, self._is_unheard, self.lost_to = False, False, self.furthest_step
 
@@ -178,10 +153,25 @@ class TimeAccount:
             return
         if not self._ranks:
             self._closed_at = at
+        if not self.has_trained:
+            self._put_between(Cause.START_UP)
         start = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
         has_stepped, watch = goes_on and self.has_trained, Watch(self.silences)
         self._ranks[rank] = RankLine(at, start, has_stepped=has_stepped, usual_ns=self.step_ns, watch=watch)
         self.has_begun = True
+
+    def log_begins(self, rank: int, at: MonoNs, *, goes_on: bool) -> None:
+        """A log's first line is about to be taken. It may tell of all since the launch: no hello has come before it."""
+        if rank in self._ranks or self._is_halted:
+            return
+        if not goes_on and not self._ranks and self.between.ns:
+            at = MonoNs(max(0, self.counted_at - self.between.ns))
+            self.pool_ns, self.pool_usd_micros = (
+                self.pool_ns + self.between.ns,
+                self.pool_usd_micros + self.between.usd_micros,
+            )
+            self.between = Amount()
+        self.rank_begins(rank, at, goes_on=goes_on)
 
     def step(self, rank: int, step: Step, ended: MonoNs) -> None:
         line = self._ranks.get(rank)
@@ -245,7 +235,7 @@ class TimeAccount:
         """
         self._end_all(at, is_good=ended_well)
         self._is_halted = self._is_unheard = False
-        if ended_well:
+        if ended_well or not self.has_trained:
             self._put_between(Cause.SHUT_DOWN)
 
     def _end_all(self, at: MonoNs, *, is_good: bool = False) -> None:
@@ -306,7 +296,8 @@ class TimeAccount:
             self.loader.close(starved=told.get(Cause.DATA, 0) >= STARVED_FRAC * sum(told.values()))
 
     def _put_between(self, cause: Cause) -> None:
-        self._put(cause, self.between.ns, self.between.usd_micros)
+        """Give the time without ranks its cause. Before anybody has trained it is the start's."""
+        self._put(cause if self.has_trained else Cause.START_UP, self.between.ns, self.between.usd_micros)
         self.between = Amount()
 
     def _put(self, cause: Cause, ns: int, usd_micros: int) -> None:
@@ -318,15 +309,16 @@ class TimeAccount:
     def now(self, at: MonoNs) -> dict[Cause, Amount]:
         """Every cause as of the last tick. What no rank has told yet is as its phase says, or NOT_TOLD."""
         found = {cause: Amount(amount.ns, amount.usd_micros) for cause, amount in self.by_cause.items()}
-        if not self.has_begun and (silent := found.pop(Cause.START_UP, None)) is not None:
-            found.setdefault(Cause.UNKNOWN, Amount()).add(silent.ns, silent.usd_micros)  # Nobody has said what it does.
         weights = self._shown(at)
         time, money = apportion(self.pool_ns, weights), apportion(self.pool_usd_micros, weights)
         for cause in time.keys() | money.keys():
             if time.get(cause) or money.get(cause):
                 found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
         if self.between.ns or self.between.usd_micros:
-            found.setdefault(self._or_fault(Cause.SHUT_DOWN), Amount()).add(self.between.ns, self.between.usd_micros)
+            cause = self._or_fault(Cause.SHUT_DOWN) if self.has_trained else Cause.START_UP
+            found.setdefault(cause, Amount()).add(self.between.ns, self.between.usd_micros)
+        if not self.has_begun and (silent := found.pop(Cause.START_UP, None)) is not None:
+            found.setdefault(Cause.UNKNOWN, Amount()).add(silent.ns, silent.usd_micros)  # Nobody has said what it does.
         return found
 
     def stands(self, at: MonoNs) -> tuple[str, bool] | None:
@@ -343,7 +335,7 @@ class TimeAccount:
             "pool": [self.pool_ns, self.pool_usd_micros],
             **({"shown": {cause.value: ns for cause, ns in self._shown(self.counted_at).items()}} if pool else {}),
             "between": [self.between.ns, self.between.usd_micros],
-            "boot_to": self.boot_to,
+            **self.held.row(),
             "spent_usd_micros": self.spent_usd_micros,
             "furthest_step": self.furthest_step,
             "steps": self.steps,
@@ -355,7 +347,6 @@ class TimeAccount:
             **({"unheard": True} if self._is_open else {}),
             **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
             **({"halted": True} if self._is_halted else {}),
-            **({"let_go_ns": self._let_go_ns} if self._let_go_ns else {}),
             **({"told": told_row(self.told_ns, self.weak_ns)} if self.told_ns else {}),
             **({"loader": self.loader.kept} if self.loader.kept else {}),
             **({"hardware": told} if (told := self.hardware.snapshot()) else {}),
@@ -370,7 +361,7 @@ class TimeAccount:
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
         """KeyError, TypeError, ValueError or AttributeError where it is not one of ours."""
-        furthest, boot_to = row["furthest_step"], row["boot_to"]
+        furthest = row["furthest_step"]
         kept = row["told"] if "told" in row else row.get("weak", {})  # An older journal has only what is weak.
         told = {Cause(name): (int(ns), int(weak)) for name, (ns, weak) in kept.items()}
         return cls(
@@ -378,7 +369,7 @@ class TimeAccount:
             pool_ns=int(row["pool"][0]),
             pool_usd_micros=int(row["pool"][1]),
             between=Amount(*map(int, row["between"])),
-            boot_to=int(boot_to) if same_boot and boot_to is not None else None,
+            held=Held.restored(row, same_boot=same_boot),
             spent_usd_micros=int(row["spent_usd_micros"]),
             furthest_step=int(furthest) if furthest is not None else None,
             lost_to=int(lost) if (lost := row.get("lost_to")) is not None else None,
@@ -395,6 +386,5 @@ class TimeAccount:
             stood=str(row["stood"]) if "stood" in row else None,
             silences=Silences.restored(row.get("silences", {})),
             _is_unheard=bool(row.get("unheard")),
-            _let_go_ns=int(row.get("let_go_ns", 0)),
             _kept={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},
         )

@@ -77,17 +77,6 @@ class LogPace:
         return self.votes >= 0
 
 
-@dataclass(slots=True)
-class First:
-    """The first step, until ordinary ones tell what was too long, or a log's next line how many steps it was of."""
-
-    parts: list[int]
-    step: Step
-    steps: int = 1
-    before_ns: int = 0  # Of a log's: since the beginning. It is of the start, unless the line was of more steps.
-    is_alone: bool = False  # A log's: no line yet tells how many steps it was of.
-
-
 def of_steps(line: Step, steps: int) -> Step:
     """The line, with what it tells of one step as that of so many."""
     if steps == 1:

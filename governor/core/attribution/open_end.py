@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from governor.core.attribution.causes import Cause
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 
 # An open end is as its like for so many of the longest ones seen: steps, or silences of a phase.
 OPEN_TIMES: Final = 2
@@ -47,6 +47,21 @@ class Sight(NamedTuple):
 class Beyond(NamedTuple):
     ns: int
     is_hang: bool  # Else nobody knows.
+
+
+class Still(NamedTuple):
+    """For how long a rank stood still, and in what."""
+
+    ns: int
+    what: str = ""  # A phase; "" is a step.
+    like_ns: int = 0  # Of it, what is told as that phase, because one may take so long.
+
+    def words(self, rank: int) -> str:
+        lasted = format_duration(DurationNs(self.ns))
+        if not self.what:
+            return f"no step of rank {rank} for {lasted}"
+        like = f", of which {format_duration(DurationNs(self.like_ns))} are told as that" if self.like_ns else ""
+        return f"rank {rank} stood still {self.what} for {lasted}{like}"
 
 
 @dataclass(slots=True)
@@ -111,7 +126,6 @@ class Watch:
         rest_ns = still_ns - like_ns
         return Beyond(rest_ns, is_known) if rest_ns >= least_ns else Beyond(0, is_hang=False)
 
-    def told(self, cause: Cause, still_ns: int) -> tuple[int, str]:
-        """How long it stood still, and in what."""
+    def told(self, cause: Cause, still_ns: int, like_ns: int = 0) -> Still:
         data = ", where it waited for data," if self.sight is not None and self.sight.fetch_ns is not None else ""
-        return still_ns, f"stood still in {NAMES[cause]}{data}"
+        return Still(still_ns, f"in {NAMES[cause]}{data}", like_ns)

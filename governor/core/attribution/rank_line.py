@@ -10,11 +10,11 @@ from typing import Final
 from governor.core.attribution import parts as part
 from governor.core.attribution.balance import Balance, Spare
 from governor.core.attribution.causes import Cause
-from governor.core.attribution.log_pace import First, LogPace, lasted_ns, of_steps, paused_ns
-from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Watch
-from governor.core.attribution.parts import PARTS, RankSums, parts_of, whole_ns
+from governor.core.attribution.first_step import NOT_OF_STEP, First
+from governor.core.attribution.log_pace import LogPace, lasted_ns, of_steps, paused_ns
+from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Still, Watch
+from governor.core.attribution.parts import RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events import step_parts
 from governor.core.events.inputs import Step
 
 # Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
@@ -24,6 +24,7 @@ ORDINARY_STEPS: Final = 3
 RECENT_STEPS: Final = 15
 
 # A log's next line may be a little late. So much later than usual, something else was done.
+LATE_TIMES: Final = 1.25
 PAUSE_TIMES: Final = 2
 PAUSE_MIN_NS: Final = NS_PER_S
 # Lines nearer to each other were written together: those that tell no time of their own are of the next interval.
@@ -41,8 +42,6 @@ _OF_PHASE: Final = {
     "idle": Cause.IDLE,
     "finish": Cause.SHUT_DOWN,
 }
-# What an ordinary step spends in these says nothing about the first one.
-_NOT_OF_STEP: Final = tuple(index for index, name in enumerate(step_parts.PARTS) if name in step_parts.NOW_AND_THEN)
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ class RankLine:
     is_log: bool = False
     like_ns: int = 0  # Of a step that was cut: as its like were.
     watch: Watch = field(default_factory=Watch)
-    still: tuple[int, str] = (0, "")  # It was cut so long after its last word, and stood still: in what, else a step.
+    still: Still = Still(0)  # Of its end, if it was cut.
 
     @property
     def pending_ns(self) -> int:
@@ -78,7 +77,7 @@ class RankLine:
 
     @property
     def _first_ns(self) -> int:
-        return sum(self.first.parts) + self.first.before_ns if self.first is not None else 0
+        return self.first.ns if self.first is not None else 0
 
     @property
     def ordinary_ns(self) -> int | None:
@@ -88,7 +87,8 @@ class RankLine:
             return sorted(sum(one) for one in self.recent)[len(self.recent) // 2] * times
         if self.usual_ns is not None:
             return self.usual_ns
-        return self._first_ns or (min(self.lengths) * times if self.lengths else None)
+        first_ns = sum(self.first.parts) if self.first is not None else 0
+        return first_ns or (min(self.lengths) * times if self.lengths else None)
 
     def goes_back(self, step: Step) -> bool:
         return self.last_step is not None and step.step <= self.last_step
@@ -132,7 +132,7 @@ class RankLine:
         if is_told:
             length = lasted_ns(step, 0) if is_line else whole_ns(step.step_s)
         starts = max(began, MonoNs(ended - length))
-        is_alone = is_line and self.last_step is None and not self.has_stepped and not is_repeated
+        is_alone = is_line and self.last_step is None and not self.has_stepped
         if not is_alone:
             self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began, is_weak=is_line)
         before_ns = starts - began if is_alone else 0
@@ -140,13 +140,14 @@ class RankLine:
             self._tell(self._named() or Cause.UNKNOWN, pause_ns, is_weak=True)
             starts = MonoNs(starts + pause_ns)
         told = parts_of(step, ended - starts)
+        if is_alone or not (self.has_stepped or is_repeated):
+            self.first = First(told, step, steps, before_ns, is_alone, is_repeated)
+            return
         if is_repeated:
             self._tell(Cause.LOST_STEPS, ended - starts)
-        elif not self.has_stepped:
-            self.first = First(told, step, steps, before_ns, is_alone)
         else:
             self.sums.add(told, step)
-            self.recent.append([ns // steps for ns in told])
+        self.recent.append([ns // steps for ns in told])
 
     def _line(self, step: Step, steps: int, passed_ns: int) -> None:
         """A log's line behind the first: all since the line before, as it tells itself, and as the lines about it do.
@@ -195,21 +196,9 @@ class RankLine:
         steps = self.pace.steps(line.step, self.last_step)
         is_of_one = self.pace.are_of_one(line, steps, passed_ns)
         if self.first is not None and self.first.is_alone:
-            self._retell_first(steps, is_of_one=is_of_one)
+            before_ns = self.first.retell(line, steps, is_of_one=is_of_one)
+            self.balance.keep(before_ns, self.start, part.OTHER)
         return steps, of_steps(line, steps if is_of_one else 1)
-
-    def _retell_first(self, steps: int, *, is_of_one: bool) -> None:
-        """The first line is of as many steps as the second one, and never of more than its own number.
-
-        What is before it is the start's, unless the next lines were written with it.
-        """
-        first = self.first
-        assert first is not None
-        first.steps, first.is_alone = max(1, min(steps, first.step.step)), False
-        first.step, all_ns = of_steps(first.step, first.steps if is_of_one else 1), self._first_ns
-        told_ns = min(all_ns, lasted_ns(first.step, 0) or all_ns)
-        first.parts, first.before_ns = parts_of(first.step, told_ns), 0
-        self.balance.keep(all_ns - told_ns, self.start, part.OTHER)
 
     @property
     def open_cause(self) -> Cause:
@@ -251,12 +240,15 @@ class RankLine:
 
         `is_good`: it had done all it was to do. Else it was cut: it had spoken of no end.
         """
-        stands = None if is_good else self.stands(at, is_cut=True)
+        stands, phase = None if is_good else self.stands(at, is_cut=True), self.open_cause
         for cause, ns in self.tail(at, is_cut=True, is_good=is_good):
             if cause is Cause.NOT_TOLD:
                 self.like_ns += ns
             else:
-                self._tell(cause, ns, is_weak=cause is Cause.HANG and stands is not None and bool(stands[1]))
+                self._tell(cause, ns, is_weak=cause is Cause.HANG and stands is not None and bool(stands.what))
+        if stands is not None and stands.like_ns:  # It stood still in that phase, and nobody knows from when on.
+            like_ns = min(stands.like_ns, self.direct.get(phase, 0) - self.weak.get(phase, 0))
+            self.weak[phase] = self.weak.get(phase, 0) + like_ns
         self.still = max(self.still, stands or self.still)
         self.told_to = max(self.told_to, at)
         self.phases.clear()
@@ -290,15 +282,20 @@ class RankLine:
             yield ended if self.has_stepped else self.start, at - here
 
     def _open(self, ns: int, *, is_cut: bool) -> Iterator[tuple[Cause, int]]:
-        """Time in which it was to step, and has told of no step. Of a log nobody knows whether it only was not read."""
+        """Time in which it was to step, and has told of no step. Of a log nobody knows whether it only was not read.
+
+        A log that is cut has one line under way. Once that is overdue, nobody knows what it was.
+        """
         ordinary = self.ordinary_ns
+        if self.is_log and is_cut:
+            is_under_way = ordinary is not None and ns <= LATE_TIMES * ordinary
+            yield Cause.NOT_TOLD if is_under_way else Cause.UNKNOWN, ns
+            return
         like = ns if ordinary is None and not is_cut else min(ns, OPEN_TIMES * (ordinary or 0))
         is_still = ordinary is not None and ns - like >= max(STILL_MIN_NS, STILL_TIMES * ordinary)
         yield Cause.NOT_TOLD, like
-        if is_still and not self.is_log:
-            yield Cause.HANG, ns - like
-        else:
-            yield Cause.UNKNOWN if is_cut else Cause.NOT_TOLD, ns - like
+        rest = Cause.UNKNOWN if is_cut else Cause.NOT_TOLD
+        yield Cause.HANG if is_still and not self.is_log else rest, ns - like
 
     def _open_phase(self, cause: Cause, since: MonoNs, upto: MonoNs, *, is_cut: bool) -> Iterator[tuple[Cause, int]]:
         """The time in a phase that has not ended. What nobody knows once it is cut is the phase's while it lasts."""
@@ -307,17 +304,18 @@ class RankLine:
         yield cause, upto - since - beyond_ns
         yield rest, beyond_ns
 
-    def stands(self, at: MonoNs, *, is_cut: bool) -> tuple[int, str] | None:
-        """How long it has stood still by `at`, and in what: "" is a step. `is_cut`: so may be what nobody knows."""
+    def stands(self, at: MonoNs, *, is_cut: bool) -> Still | None:
+        """How it has stood still by `at`. `is_cut`: so may be what nobody knows."""
         lost_at = at if self.lost_at is None else min(at, max(self.lost_at, self.told_to))
         cause, since = self.open_cause, max(self.told_to, *(moment for moment, _ in self.phases), MonoNs(0))
         if cause is Cause.NOT_TOLD:
             is_still = any(one is Cause.HANG for one, _ in self._open(max(0, lost_at - since), is_cut=is_cut))
-            return (lost_at - self.told_to, "") if is_still else None
+            return Still(lost_at - self.told_to) if is_still else None
         beyond = self.watch.beyond(cause, since, lost_at)
         if self.is_finished or not beyond.ns or not (is_cut or beyond.is_hang) or self.watch.sight is None:
             return None
-        return self.watch.told(cause, lost_at - max(since, self.watch.sight.moved_at))
+        still_ns = lost_at - max(since, self.watch.sight.moved_at)
+        return self.watch.told(cause, still_ns, still_ns - beyond.ns)
 
     def halts(self, at: MonoNs) -> None:
         """A rule of silence halts it. A phase is told up to its last hook, and the time behind it is a hang."""
@@ -329,7 +327,7 @@ class RankLine:
                 self._tell(one, ns)
             self.told_to = moved_at
         still_ns = max(0, at - self.told_to)
-        self.still = self.watch.told(cause, still_ns) if in_phase else (still_ns, "")
+        self.still = self.watch.told(cause, still_ns) if in_phase else Still(still_ns)
 
     def give_up(self, cause: Cause, at: MonoNs) -> None:
         """What is not told up to `at` is of this cause, whatever it was."""
@@ -362,7 +360,7 @@ class RankLine:
 
     def _trained_ns(self, steps: int) -> int:
         """So many steps without a save, as a log's lines have told: those of a burst have come at once."""
-        trained = sorted(sum(one) - sum(one[index] for index in _NOT_OF_STEP) for one in self.recent)
+        trained = sorted(sum(one) - sum(one[index] for index in NOT_OF_STEP) for one in self.recent)
         return trained[len(trained) // 2] * steps if trained else self._usual_ns(steps)
 
     def _named(self) -> Cause | None:
@@ -377,22 +375,12 @@ class RankLine:
                 self.weak[cause] = self.weak.get(cause, 0) + ns
 
     def _settle_first(self) -> None:
-        """The first step's time beyond an ordinary one: before the forward pass it is start-up, else warm-up."""
         if self.first is None:
             return
-        told, step, steps = self.first.parts, self.first.step, self.first.steps
-        self._tell(self.start, self.first.before_ns, is_weak=True)  # No line came that could tell more.
-        self.first = None
-        if self.recent:
-            usual = [sorted(one[index] for one in self.recent)[len(self.recent) // 2] * steps for index in range(PARTS)]
-        else:  # An attempt of one step: nobody knows what was usual.
-            usual = [0 if index in (part.DATA, part.LOOP) else ns for index, ns in enumerate(told)]
-        kept = list(told)
-        for index in range(PARTS):
-            beyond = 0 if index in _NOT_OF_STEP else max(0, told[index] - usual[index])
-            kept[index] -= beyond
-            # A log's first line that does not tell its step's time has all of the start in it.
-            has_start = step.step_s is None and index in (part.WHOLE, part.OTHER)
-            is_start = has_start or index in (part.DATA, part.LOOP)
-            self._tell(self.start if is_start else Cause.COMPILE, beyond, is_weak=has_start or index == part.WHOLE)
-        self.sums.add(kept, step)
+        first, self.first = self.first, None
+        for one in first.take_beyond(self.recent, self.start):
+            self._tell(one.cause, one.ns, is_weak=one.is_weak)
+        if first.is_repeated:
+            self._tell(Cause.LOST_STEPS, sum(first.parts))
+        else:
+            self.sums.add(first.parts, first.step)

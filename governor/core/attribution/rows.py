@@ -43,7 +43,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "give all ranks as much to compute: batches of one size and length, experts and layers spread evenly",
     ),
     Cause.COMMUNICATION: Advice(
-        "medium", "the time in collectives, less the wait for a late rank",
+        "medium", "the time in collectives, less the wait for a late rank of this node",
         "overlap it with the backward pass, use larger buckets or a lower ZeRO stage; check the interconnect",
     ),
     Cause.BUBBLE: Advice(
@@ -105,6 +105,7 @@ _SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on anot
 SILENT: Final = "no rank and no log has spoken"
 WEAK_FRAC: Final = 0.1
 _BY_LINES: Final = "up to: by the distance of the log's lines"
+_OPEN: Final = "or the last one did not end"
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.DATA: ("low", "up to: no fetch of a batch was seen, so the loop's own code between steps is in it"),
     Cause.STRAGGLER: (
@@ -113,11 +114,14 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.IMBALANCE: (
         "low", "some ranks' forward passes are shorter in each window; no frame tells the time in collectives"
     ),
-    Cause.CHECKPOINT: ("medium", f"{_BY_LINES}, between which it saved"),
-    Cause.EVALUATION: ("medium", f"{_BY_LINES}, between which it evaluated"),
-    Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one"),
-    Cause.START_UP: ("medium", f"{_BY_LINES}: until the first one, without an ordinary step"),
-    Cause.RESTART: ("medium", f"{_BY_LINES}: until the attempt's first one, without an ordinary step"),
+    Cause.COMMUNICATION: (
+        "low", "up to: one rank alone tells its time in collectives, and its wait for a late one is in it"
+    ),
+    Cause.CHECKPOINT: ("medium", f"{_BY_LINES}, between which it saved; {_OPEN}"),
+    Cause.EVALUATION: ("medium", f"{_BY_LINES}, between which it evaluated; {_OPEN}"),
+    Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one; {_OPEN}"),
+    Cause.START_UP: ("medium", f"{_BY_LINES}: until the first one, without an ordinary step; {_OPEN}"),
+    Cause.RESTART: ("medium", f"{_BY_LINES}: until the attempt's first one, without an ordinary step; {_OPEN}"),
     Cause.HANG: ("medium", "it stood still in a phase for longer than one of its like takes, or a rule gives it"),
 }  # fmt: skip
 
@@ -255,7 +259,7 @@ def newer_of(account: TimeAccount, row: Any, spent_usd_micros: int) -> TimeAccou
     """
     try:
         newer = TimeAccount.restored(row, same_boot=True)
-        is_newer = (newer.boot_to or 0) > (account.boot_to or 0)
+        is_newer = (newer.held.boot_to or 0) > (account.held.boot_to or 0)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         return account  # A torn row stops no halt.
     if not is_newer:

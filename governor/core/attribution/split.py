@@ -66,6 +66,8 @@ def split(ranks: Mapping[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
     if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
         compared = {cause: found.by_cause.get(cause, 0) for cause in (Cause.STRAGGLER, Cause.IMBALANCE)}
         found.weak.update({cause: ns for cause, ns in compared.items() if ns})
+    if len(ranks) == 1 and (ns := found.by_cause.get(Cause.COMMUNICATION)):  # For whom it waits, nobody knows.
+        found.weak[Cause.COMMUNICATION] = ns
     bound = sum(sums.bound_ns for sums in ranks.values())
     if bound:  # Who waits for a rank's data waits for what is in that.
         told = sum(sums.parts[part.DATA] for sums in ranks.values())

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
+from governor.core.attribution.open_end import Still
 from governor.core.attribution.rank_line import RankLine
 from governor.core.attribution.split import split
-from governor.core.base.units import DurationNs, MonoNs, format_duration
+from governor.core.base.units import MonoNs
 
 
 class Told(NamedTuple):
@@ -47,7 +48,9 @@ def shown_by(
     weights = told_by({**gone, **living}, usual, hardware, taken=False).by_cause
     for line in living.values():
         healthy_to = max(line.told_to, hardware.until_fault(at))
-        sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns), *line.tail(healthy_to)])
+        before_ns = line.first.before_ns if line.first is not None else 0
+        pending = [(line.start, before_ns), (Cause.NOT_TOLD, line.pending_ns - before_ns)]
+        sum_into(weights, [*pending, *line.tail(healthy_to)])
         if at > healthy_to:
             sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
     return weights
@@ -67,16 +70,12 @@ def stands_still(lines: Mapping[int, RankLine], at: MonoNs) -> tuple[str, bool] 
     """Of ranks that live: which one stands still for longest, and whether in a phase."""
     found = {rank: still for rank, line in lines.items() if (still := line.stands(at, is_cut=False)) is not None}
     text = _longest(found)
-    return (text, all(what for _, what in found.values())) if text is not None else None
+    return (text, all(still.what for still in found.values())) if text is not None else None
 
 
-def _longest(found: Mapping[int, tuple[int, str]]) -> str | None:
-    rank = max(found, key=lambda rank: (found[rank][0], -rank), default=None)
-    if rank is None or not found[rank][0]:
-        return None
-    still_ns, what = found[rank]
-    lasted = format_duration(DurationNs(still_ns))
-    return f"rank {rank} {what} for {lasted}" if what else f"no step of rank {rank} for {lasted}"
+def _longest(found: Mapping[int, Still]) -> str | None:
+    rank = max(found, key=lambda rank: (found[rank].ns, -rank), default=None)
+    return found[rank].words(rank) if rank is not None and found[rank].ns else None
 
 
 def told_row(told: Shares, weak: Shares) -> dict[str, list[int]]:

@@ -114,7 +114,7 @@ def _account(node: Node, incident: Incident) -> dict[str, Any]:
     The letters do not wait for that one, so a governor may be killed between the two: see rows.newer_of().
     """
     managed = node.of_incident(incident.incident_id)
-    if incident.is_closed or managed is None or managed.history.time.boot_to is None:
+    if incident.is_closed or managed is None or managed.history.time.held.boot_to is None:
         return {}
     return {"time": managed.history.time.snapshot()}
 

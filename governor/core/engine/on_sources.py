@@ -245,7 +245,7 @@ def take_line(node: Node, managed: ManagedRun, line: Step) -> tuple[Step, MonoNs
     """A log's step as that of all its line, and when the line was written, where it says so."""
     if managed.awaits_line or not managed.run.alive:
         on_line(node, managed, line.at)
-    time.on_log_line(managed, line.at)
+    time.on_log_line(node, managed, line.at)
     line = of_all_its_steps(managed.run, line)
     return line, line_ended(node, managed, line) if line.written is not None else None
 

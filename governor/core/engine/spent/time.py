@@ -91,20 +91,23 @@ def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool, had_e
     account.rank_begins(rank.rank, at, goes_on=not is_new)
 
 
-def on_log_line(managed: ManagedRun, at: MonoNs) -> None:
+def on_log_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Before a log's line is taken. A log says no hello: the first step of the run's attempt begins that.
 
     A restarted governor has the attempt's steps from its journal.
     """
-    if managed.run.step is None and managed.history.time.has_trained:
-        managed.history.time.attempt_begins(at)
+    account, is_first = managed.history.time, managed.run.step is None
+    if is_first:
+        count_time(node, managed)
+        if account.has_trained:
+            account.attempt_begins(at, is_log=True)
+    account.log_begins(OF_LOG, at, goes_on=not is_first)
 
 
 def on_step(managed: ManagedRun, rank: Rank | None, step: Step, dated: MonoNs | None) -> None:
     """`dated`: when a log's line was written, where it says so."""
     account = managed.history.time
     if rank is None:
-        account.rank_begins(OF_LOG, step.at, goes_on=account.has_begun)
         account.step(OF_LOG, step, step.at if dated is None else dated)
     else:
         account.step(rank.rank, step, own_time.of_frame(rank, step, managed.run.began_at))

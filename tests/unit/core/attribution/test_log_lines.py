@@ -216,11 +216,22 @@ def test_the_time_of_any_log_and_of_any_rank_can_be_told_and_adds_up(
         assert all(one["s"] >= 0 and "of costgov" not in one["evidence"] for one in row["causes"])
 
 
-def test_behind_the_last_line_the_next_one_is_under_way_for_as_long_as_lines_take() -> None:
-    """A line each ten seconds, of ten steps. It ends fifteen seconds behind the last one."""
+@pytest.mark.parametrize(("behind", "found"), [(12.0, (72.0, 0.0)), (13.0, (60.0, 13.0)), (60.0, (60.0, 60.0))])
+def test_behind_the_last_line_of_a_log_that_is_cut_one_more_is_under_way(
+    behind: float, found: tuple[float, float]
+) -> None:
+    """A line each ten seconds, of ten steps. Once the next one is overdue, nobody knows what the trainer did."""
     log = Log()
     for number in range(1, 7):
         log.line(10.0 * number, 1.0, steps=10)
-    found = log.end(75.0)
-    assert found.get(Cause.UNKNOWN, 0.0) == 0.0
-    assert found[Cause.PRODUCTIVE] == 75.0
+    told = log.end(60.0 + behind)
+    assert (told[Cause.PRODUCTIVE], told.get(Cause.UNKNOWN, 0.0)) == found
+
+
+def test_a_save_on_a_logs_first_line_is_beside_its_steps_where_the_next_line_shows_that() -> None:
+    """Lines of ten steps: six seconds each. The first one has a save of two seconds beside them."""
+    log = Log()
+    log.line(8.0, 6.0, steps=10, checkpoint_s=2.0)
+    for number in range(1, 6):
+        log.line(8.0 + 6.0 * number, 6.0, steps=10)
+    assert log.end(38.0) == {Cause.PRODUCTIVE: 36.0, Cause.CHECKPOINT: 2.0}

@@ -50,6 +50,15 @@ def test_who_waits_for_the_one_that_saves_waits_for_the_checkpoint() -> None:
     assert found.by_cause == {Cause.CHECKPOINT: 200, Cause.PRODUCTIVE: 1800}
 
 
+def test_for_whom_a_single_rank_waits_in_collectives_nobody_knows() -> None:
+    alone, other = (
+        sums(communication=300, forward=300, backward=700),
+        sums(communication=200, forward=300, backward=700),
+    )
+    assert of(alone).weak == {Cause.COMMUNICATION: 300}
+    assert of(alone, other).weak == {}
+
+
 def test_communication_beyond_the_wait_is_the_wires() -> None:
     """Rank 1 arrives 100 later; both are 200 on the wire."""
     found = of(sums(communication=300, forward=300, backward=700), sums(communication=200, forward=400, backward=600))

@@ -72,8 +72,8 @@ def goodput(
     from governor.replay.logs import logs
     from governor.replay.readers.text import TextOptions
 
-    found, closed = logs(paths)
-    found, left_out = _with_times(found)
+    named, closed = logs(paths)
+    found, left_out = _with_times(named)
     for line in closed:
         complain(plain(line))
     for line in left_out:
@@ -82,9 +82,9 @@ def goodput(
     told: list[LogGoodput] = []
     progress = Progress("logs", each=1, of="logs")
     text = TextOptions(text_format, sequence_length, gpus)
-    for number, path in enumerate(dict.fromkeys(found), start=1):
+    for number, (path, causes) in enumerate(found.items(), start=1):
         said: list[str] = []
-        one = goodput_of(path, price, fields, replace(text, tell=said.append))
+        one = goodput_of(path, price, fields, replace(text, tell=said.append), causes)
         progress.clear()
         for line in (*said[:SAID_MAX], *([one.problem] if one.problem is not None else [])):
             complain(plain(line))
@@ -95,23 +95,40 @@ def goodput(
     if as_json:
         print_json(_document(told))
     elif known:
-        _show(known, is_priced=price is not None)
+        _show(known)
     if closed or any(one.problem is not None for one in told):
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _with_times(found: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The logs without those files of `costgov export` that tell of no steps' times, and a line for each directory."""
-    from governor.exports.forms.jsonl import FILES, PERFORMANCE
+def _with_times(found: Sequence[Path]) -> tuple[dict[Path, Path | None], list[str]]:
+    """Each log with the file that has its run's causes, and a line for each directory of an export.
+
+    Of such a directory's files one is the log: that of its steps' times. Without it the causes are their own log.
+    """
+    from governor.exports.forms.jsonl import CAUSES, FILES, PERFORMANCE
     from governor.exports.owned import MARKER
 
-    no_times = [path for path in found if path.name in FILES and path.name != PERFORMANCE]
-    left_out = {path for path in no_times if os.path.lexists(path.parent / MARKER)}
-    lines = [
-        f"{directory}: an export of costgov; its {PERFORMANCE} alone tells the time of steps, and is read"
-        for directory in dict.fromkeys(path.parent for path in found if path in left_out)
-    ]
-    return [path for path in found if path not in left_out], lines
+    all_found, read = frozenset(found), dict[Path, Path | None]()
+    lines: dict[Path, str] = {}
+    for path in found:
+        is_own = path.name in FILES and os.path.lexists(path.parent / MARKER)
+        causes, steps = path.with_name(CAUSES), path.with_name(PERFORMANCE)
+        has_causes = causes in all_found and _has_lines(causes)
+        if path == causes and not (is_own and steps in all_found):
+            read[path] = causes
+        elif path == steps or not is_own:
+            read[path] = causes if is_own and has_causes else None
+        elif path != causes or not has_causes:
+            told = f"{CAUSES} tells the time of all ranks" if has_causes else f"{PERFORMANCE} tells the time of steps"
+            lines[path.parent] = f"{path.parent}: an export of costgov; its {told}, and is read"
+    return read, list(lines.values())
+
+
+def _has_lines(path: Path) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
 
 
 def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:
@@ -124,24 +141,29 @@ def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:
         }
         for one in told
     ]  # fmt: skip
-    return {"logs": rows, "all": time_row(_sum([one.whole for one in told]))}
+    return {"logs": rows, "all": time_row(_sum(told))}
 
 
-def _sum(wholes: Sequence[Whole]) -> Whole:
+def _sum(logs: Sequence[LogGoodput]) -> Whole:
+    """Of all of them. It has dollars only if each has."""
     from governor.core.attribution.causes import Amount
     from governor.core.attribution.rows import Whole
 
+    is_priced = all(one.is_priced for one in logs if one.is_told)
+    wholes = [one.whole for one in logs]
     by_cause: dict[Any, Amount] = {}
     for whole in wholes:
         for cause, amount in whole.by_cause.items():
-            by_cause.setdefault(cause, Amount()).add(amount.ns, amount.usd_micros)
+            by_cause.setdefault(cause, Amount()).add(amount.ns, amount.usd_micros if is_priced else 0)
     weak = frozenset(cause for whole in wholes for cause in whole.weak)
-    return Whole(by_cause, sum(whole.steps for whole in wholes), {}, weak)
+    retold = frozenset(cause for whole in wholes for cause in whole.retold)
+    return Whole(by_cause, sum(whole.steps for whole in wholes), {}, weak, retold=retold)
 
 
-def _show(known: Sequence[LogGoodput], *, is_priced: bool) -> None:
+def _show(known: Sequence[LogGoodput]) -> None:
     from governor.core.attribution.rows import time_row
 
+    is_priced = all(one.is_priced for one in known)
     screen = screen_of(sys.stdout)
     if len(known) > 1:
         rows = [(str(one.path), time_row(one.whole)) for one in known]
@@ -149,8 +171,10 @@ def _show(known: Sequence[LogGoodput], *, is_priced: bool) -> None:
         show_drawn(render_rows(table.heads, table.rows, total=False, screen=screen) + "\n")
     else:
         show_line(plain(known[0].path), "bold")
-    table = _causes_table(time_row(_sum([one.whole for one in known])), is_priced=is_priced)
+    table = _causes_table(time_row(_sum(known)), is_priced=is_priced)
     show_drawn(render_rows(table.heads, table.rows, total=True, screen=screen))
+    if not is_priced and any(one.is_priced for one in known):
+        show_line("not told: dollars, as some of the logs have none; --price USD gives them", "yellow")
     missing = dict.fromkeys(line for one in known for line in one.missing)
     for line in missing:
         of = sum(line in one.missing for one in known)

@@ -65,6 +65,8 @@ class RecordedCauses:
         return paid - self._paid_before
 
     def _told(self, now: MonoNs, step: int, amounts: Mapping[Cause, Amount]) -> Causes:
+        # Each point begins with the productive seconds, if only 0: so a reader of scalars knows one from the next.
+        amounts = {Cause.PRODUCTIVE: Amount(), **amounts}
         found = {cause.value: amounts[cause] for cause in Cause if cause in amounts}
         usd = {name: amount.usd_micros for name, amount in found.items()} if self._paid_before is not None else {}
         return Causes(now + self._ahead_ns, step, {name: amount.ns for name, amount in found.items()}, usd)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S
+from governor.core.base.units import NS_PER_S
 from governor.core.events.step_parts import OF_WHICH_FIELDS, PART_FIELDS
+from governor.wire.cause_series import series_of
 
 WAIT_NS: Final = 2 * NS_PER_S  # A step is read within one.
 HELD_MAX: Final = 4_096  # Of more in that time the earliest go at once.
@@ -76,8 +77,7 @@ class Causes:
     usd_micros: Mapping[str, int]
 
     def values(self) -> dict[str, float]:
-        seconds = {f"cause/{cause}_s": amount / NS_PER_S for cause, amount in self.ns.items()}
-        return seconds | {f"cause/{cause}_usd": micros / MICROS_PER_USD for cause, micros in self.usd_micros.items()}
+        return series_of(self.ns, self.usd_micros)
 
 
 @dataclass(frozen=True, slots=True)

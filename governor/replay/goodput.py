@@ -13,10 +13,11 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.events.inputs import Bye, Disconnected, Event, Hello, PhaseChange, Step, TrainerExited
 from governor.core.events.step_parts import PART_FIELDS
-from governor.replay.logs import STATES, records
+from governor.replay.logs import STATES, Place, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
 from governor.replay.readers.text import TextOptions
+from governor.replay.retold import FIELDS, MISSING, Retold
 from governor.wire.jsonl import DEFAULT_FIELDS, timed
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import RecordReader
@@ -209,13 +210,14 @@ _TOLD: Final = ("step_s", "data_s", "forward_s", "backward_s", "comm_s", "checkp
 
 @dataclass(frozen=True, slots=True)
 class LogGoodput:
-    """What became of one log. `problem`: its first unreadable place, in one line."""
+    """What became of one log. `problem`: its first unreadable place, in one line. `is_priced`: dollars are known."""
 
     path: Path
     whole: Whole
     steps: int
     missing: tuple[str, ...]
     problem: str | None
+    is_priced: bool = False
 
     @property
     def is_told(self) -> bool:
@@ -223,24 +225,88 @@ class LogGoodput:
         return self.whole.wall_ns > 0
 
 
-def goodput_of(path: Path, price: UsdMicros | None, fields: Fields, text: TextOptions) -> LogGoodput:
-    """The account of one log."""
-    log, problem, faulty = LogTime(price, fields), None, 0
-    try:
-        for place, record in records(path, fields, text):
-            fault = "; ".join(record) if isinstance(record, list) else log.read(record)
-            if fault is not None:
-                faulty += 1
-                problem = problem or f"{path}:{place}: {fault}; skipped"
-    except LogUnreadable as error:
-        problem = problem or str(error)
+class _Problems:
+    """The first one of a log, and how many there were."""
+
+    def __init__(self) -> None:
+        self._first: str | None = None
+        self._faulty = 0
+
+    def skip(self, path: Path, place: Place, fault: str) -> None:
+        self._faulty += 1
+        self.say(f"{path}:{place}: {fault}; skipped")
+
+    def say(self, problem: str) -> None:
+        self._first = self._first or problem
+
+    def line(self) -> str | None:
+        more = self._faulty - 1
+        return f"{self._first}, as {'was' if more == 1 else 'were'} {more} more" if more > 0 else self._first
+
+
+def goodput_of(
+    path: Path, price: UsdMicros | None, fields: Fields, text: TextOptions, causes: Path | None = None
+) -> LogGoodput:
+    """The account of one log: that of its run where it is an export that has it, else the one of its steps.
+
+    `causes`: the file of the same export that has causes alone. It may be `path` itself.
+    """
+    log, retold, problems = LogTime(price, fields), Retold(), _Problems()
+    if causes is not None:
+        _read_causes(causes, retold, problems)
+    if causes == path and retold.by_cause is None:
+        problems = _Problems()  # It may be any log that has the name.
+    if causes != path or retold.by_cause is None:
+        _read(path, log, retold, problems, text)
     log.end()
-    if faulty > 1:
-        problem = f"{problem}, as {'was' if faulty == 2 else 'were'} {faulty - 1} more"
-    whole = log.whole
-    if problem is None and not whole.wall_ns:
-        problem = f"{path}: {_why_none(path, log)}"
-    return LogGoodput(path, whole, log.steps, tuple(log.missing()), problem)
+    whole = retold.whole(price, log.steps if log.records else retold.step)
+    if whole is not None and whole.wall_ns:
+        is_priced = price is not None or retold.has_usd
+        return LogGoodput(causes or path, whole, whole.steps, (MISSING,), problems.line(), is_priced)
+    whole, missing = log.whole, tuple(log.missing())
+    if retold.why_not is not None and not (causes == path and whole.wall_ns):
+        untold = f"the account of its run, as {retold.why_not}"
+        missing = (untold, *missing)
+        if causes is not None:
+            problems.say(f"{causes}: does not tell {untold}" + (f"; {path.name} is read" if causes != path else ""))
+    if problems.line() is None and not whole.wall_ns:
+        problems.say(f"{path}: {_why_none(path, log)}")
+    return LogGoodput(path, whole, log.steps, missing, problems.line(), price is not None)
+
+
+def _read(path: Path, log: LogTime, retold: Retold, problems: _Problems, text: TextOptions) -> None:
+    """All of a log: steps, and points of causes among them."""
+    has_own = retold.by_cause is not None  # Of another file: no fault of this one's is in it.
+    try:
+        for place, record in records(path, {**log.fields, **FIELDS}, text):
+            if isinstance(record, list):
+                fault: str | None = "; ".join(record)
+            else:
+                times = retold.take(record)
+                fault = log.read(record if times is None else times)
+            if fault is None:
+                continue
+            problems.skip(path, place, fault)
+            if isinstance(record, list) and not has_own:
+                retold.lose("it may be in what cannot be read")
+    except LogUnreadable as error:
+        problems.say(str(error))
+        if not has_own:
+            retold.lose("it may be in what cannot be read")
+
+
+def _read_causes(path: Path, retold: Retold, problems: _Problems) -> None:
+    """All of a file of causes alone."""
+    try:
+        for place, record in records(path):
+            if isinstance(record, list):
+                problems.skip(path, place, "; ".join(record))
+                retold.lose("its last point cannot be read")
+            else:
+                retold.take(record, prefix="")
+    except LogUnreadable as error:
+        problems.say(str(error))
+        retold.lose("its last point cannot be read")
 
 
 def _why_none(path: Path, log: LogTime) -> str:

@@ -103,7 +103,9 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
 _SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on another node; else look at that rank's GPU"
 
 SILENT: Final = "no rank and no log has spoken"
+RETOLD: Final = "as the governor's account told it; `costgov report` says how sure that is, and by what"
 WEAK_FRAC: Final = 0.1
+_SURE: Final = ("low", "medium", "high")
 _BY_LINES: Final = "up to: by the distance of the log's lines"
 _OPEN: Final = "or the last one did not end"
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
@@ -136,6 +138,7 @@ class Whole:
     weak: frozenset[Cause] = frozenset()  # Those that WEAKER is for.
     loader: Loader | None = None
     evidence: Mapping[Cause, str] = field(default_factory=dict)  # What was seen of it, where a sample has told.
+    retold: frozenset[Cause] = frozenset()  # Known by its amount alone, of an account that somebody else kept.
 
     @property
     def wall_ns(self) -> int:
@@ -228,6 +231,9 @@ def how_sure(cause: Cause, *, is_weak: bool) -> tuple[str, str]:
 def _words(whole: Whole, cause: Cause) -> dict[str, Any]:
     advice = ADVICE[cause]
     confidence, evidence = how_sure(cause, is_weak=cause in whole.weak)
+    if cause in whole.retold:  # The account may have told it in the weaker way.
+        confidence = min(confidence, how_sure(cause, is_weak=True)[0], key=_SURE.index)
+        evidence = RETOLD
     loader = whole.loader if cause is Cause.DATA else None
     if loader is not None:
         evidence = f"{evidence}; {loader.evidence}"

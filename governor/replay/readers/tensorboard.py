@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.replay.readers.lines import LogUnreadable
+from governor.wire.cause_series import PREFIX
 from governor.wire.records import is_aside
 
 # Part of every writer's file name: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
@@ -91,7 +92,7 @@ class _File:
                         self.ended = before
                         raise LogUnreadable(f"{self.path}: written beside the file before it, not after; name it alone")
                 self.ended = at
-                if tag in known or is_aside(tag):
+                if tag in known or is_aside(tag) or (PREFIX in known and tag.startswith(PREFIX)):
                     record = joined.take(at - began, step, tag, value)
                     if record:
                         yield record
@@ -108,20 +109,21 @@ class _File:
 class _Joined:
     """Joins the scalars of one step into a record.
 
-    Validation scalars get their own record, because they are no step.
+    Validation scalars get their own record, because they are no step. So does each point of a run's causes.
     """
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
-        self._is_aside = False
+        self._is_aside = self._is_cause = False
 
     def take(self, t: float, step: int, tag: str, value: float) -> dict[str, Any] | None:
         """Add a scalar. Returns the previous record when this scalar does not belong to it."""
         done: dict[str, Any] | None = None
-        aside = is_aside(tag)
-        if self.record and (step != self.record["step"] or aside is not self._is_aside or tag in self.record):
+        aside, cause = is_aside(tag), tag.startswith(PREFIX)
+        is_other = aside is not self._is_aside or cause is not self._is_cause or (cause and t != self.record.get("t"))
+        if self.record and (step != self.record["step"] or is_other or tag in self.record):
             done, self.record = self.record, {}
-        self._is_aside = aside
+        self._is_aside, self._is_cause = aside, cause
         self.record |= {"step": step, tag: value, "t": t}
         return done
 

@@ -348,7 +348,11 @@ def test_goodput_reads_the_times_of_an_export_alone_and_says_so(left: Path, tmp_
     export(RUN, "--jsonl", str(tmp_path / "to"))
     result = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to"), "--json"))
     logs = json.loads(result.stdout)["logs"]
-    assert [Path(one["log"]).name for one in logs] == ["performance_metrics.jsonl"]
+    assert [Path(one["log"]).name for one in logs] == ["causes.jsonl"]
     assert result.stderr.count("an export of costgov") == 1
-    result = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to" / "causes.jsonl")))
+    (tmp_path / "to" / "causes.jsonl").write_bytes(b"")
+    result = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to"), "--json"))
+    logs = json.loads(result.stdout)["logs"]
+    assert [Path(one["log"]).name for one in logs] == ["performance_metrics.jsonl"]
+    result = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to" / "events.jsonl")))
     assert result.exit_code == ExitCode.FAILED

@@ -41,7 +41,12 @@ SAID_MAX: Final = 16  # Lines about one log.
 
 @click.command(short_help="What the time of any trainer's logs went to.", epilog=exits())
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
-@click.option("--price", type=UsdPerHour(), metavar="USD", help="What the node costs an hour. Without: seconds only.")
+@click.option(
+    "--price",
+    type=UsdPerHour(),
+    metavar="USD",
+    help="What the node costs an hour. Without: no dollars, but an export's own.",
+)
 @map_option
 @click.option(
     "--format", "text_format", type=click.Choice(formats.NAMES), metavar="NAME",
@@ -61,6 +66,7 @@ def goodput(
 
     A log tells less than a trainer with costgov's two lines: where it has no parts of a step, what waits inside a step
     counts as productive, and the output says so. Seconds of the causes and productive ones add up to the log's time.
+    An export of costgov has its run's own account: that is told, as `costgov report` does.
     Exit code 1 when a log could not be read, or has no time; the others are told all the same.
 
     \b

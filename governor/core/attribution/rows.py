@@ -103,7 +103,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
 _SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on another node; else look at that rank's GPU"
 
 SILENT: Final = "no rank and no log has spoken"
-RETOLD: Final = "as the governor's account told it; `costgov report` says how sure that is, and by what"
+RETOLD: Final = "as the export's account of the run tells it; `costgov report` says how sure that is, and by what"
 WEAK_FRAC: Final = 0.1
 _SURE: Final = ("low", "medium", "high")
 _BY_LINES: Final = "up to: by the distance of the log's lines"

@@ -113,7 +113,9 @@ class RunSeries:
     gpu_names: set[str] = field(default_factory=set)  # As the driver calls their kinds.
     has_slices: bool = False  # MIG.
     _attempt: str | None = None
-    _first_steps: set[int] = field(default_factory=set)  # Ranks that have stepped in this attempt.
+    # Of the ranks that are shown, and of the lead: who has stepped in this attempt. Of no other anything is told by it,
+    # and a file may hold any number as a rank.
+    _stepped: set[int] = field(default_factory=set)
     _ends: StepEnds = field(default_factory=StepEnds)
     _tokens_per_step: int | None = None
     _piece: int = 0
@@ -215,7 +217,7 @@ class RunSeries:
             self._attempt = hello.attempt
             self._save_began, self._untimed_s, self._is_save_told = None, 0.0, False
             self.attempts += 1
-            self._first_steps.clear()
+            self._stepped.clear()
             self.stability.new_attempt()
             self._piece += 1
             ranks = f"{hello.world_size} rank{'' if hello.world_size == 1 else 's'}"
@@ -223,6 +225,7 @@ class RunSeries:
         self._ends.begin(hello.rank)
         if self.lead is None or hello.rank < self.lead:
             self.lead = hello.rank
+            self._stepped &= self.ranks.keys()
         self.hello, self.world_size = hello, hello.world_size
         self.parameters = hello.parameters or self.parameters
         self._tokens_per_step = hello.tokens_per_step or self._tokens_per_step
@@ -275,9 +278,11 @@ class RunSeries:
 
     def _account(self, step: Step) -> bool:
         """Add it to its rank's sums, the same way whoever told it. Returns whether it is its attempt's first."""
-        is_first = step.rank not in self._first_steps
-        self._first_steps.add(step.rank)
-        if (sums := self._of_rank(step.rank)) is not None and step.step_s is not None and not is_first:
+        is_first = step.rank not in self._stepped
+        sums = self._of_rank(step.rank)
+        if sums is not None or step.rank == self.lead:
+            self._stepped.add(step.rank)
+        if sums is not None and step.step_s is not None and not is_first:
             sums.seconds += step.step_s
             sums.account.add(parts_of(step, whole_ns(step.step_s)), step)
         return is_first

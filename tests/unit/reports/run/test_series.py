@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
 import random
 
 import pytest
@@ -198,3 +199,13 @@ def test_saves_have_the_step_that_they_are_of_and_the_last_one_counts() -> None:
     assert [(mark.step, mark.kind) for mark in series.marks if mark.kind == "save"] == [(25, "save"), (50, "save")]
     assert series.saves == 2
     assert series.save_s == pytest.approx(0.5 + 0.6)
+
+
+def test_a_file_with_any_number_as_a_rank_takes_no_more_room() -> None:
+    def room(ranks: int) -> int:
+        series = trained(steps=1)
+        for rank in range(2, ranks):
+            series.see_other({"rank": rank, "step": 2, "step_s": 1.0})
+        return len(pickle.dumps(series))
+
+    assert room(5_000) == room(500)

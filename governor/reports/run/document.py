@@ -50,6 +50,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "expected": {name: told.get(name) for name in EXPECTED},
         "throughput": _throughput(facts),
         "parts": _parts(facts.series),
+        "parts_of_rank": facts.series.lead if facts.series is not None else None,
         "ranks": _ranks(facts.series),
         "gpus": _gpus(facts.series),
         "saves": {"count": facts.series.saves, "s": facts.series.save_s} if facts.series is not None else None,

@@ -186,7 +186,8 @@ def _parts(document: Document) -> Section:
         for one in document["parts"]
     ]  # fmt: skip
     heads = [Head("PART"), Head("A STEP", True), Head("SHARE", True), Head("MEDIAN OF WINDOWS (95 %)")]
-    return Section("Step breakdown", ["Of one rank, without the first step of each attempt."], Table(heads, rows))
+    whose = f"Of rank {document['parts_of_rank']}, without the first step of each attempt."
+    return Section("Step breakdown", [whose], Table(heads, rows))
 
 
 def _ranks(document: Document) -> Section:

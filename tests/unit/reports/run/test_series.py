@@ -209,3 +209,14 @@ def test_a_file_with_any_number_as_a_rank_takes_no_more_room() -> None:
         return len(pickle.dumps(series))
 
     assert room(5_000) == room(500)
+
+
+def test_the_breakdown_names_the_rank_whose_steps_it_has() -> None:
+    series = RunSeries()
+    series.see(hello(0, rank=3))
+    for number in range(1, 4):
+        series.see(dataclasses.replace(step(2.0 * number, number), rank=3))
+    document = run_document(dataclasses.replace(bare_run(), series=series))
+    assert document["parts"]
+    assert document["parts_of_rank"] == 3
+    assert run_document(bare_run())["parts_of_rank"] is None

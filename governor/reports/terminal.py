@@ -172,7 +172,8 @@ def token_prices_text(run_status: Mapping[str, Any]) -> list[str]:
 
 
 _CAUSES: Final = {
-    "start_up": "starting up",
+    # All that an attempt costs until a step of it ends, also while it hangs there: the ledger does not know why.
+    "start_up": "until its first step",
     "after_last_step": "after the last step",
     "halt": "in a halt",
     "trained_twice": "for tokens trained twice",

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from tests.hand_table.cases import CAUSES, MILLION
 
-_WORDS = dict(zip(CAUSES, ("starting up", "after the last step", "in a halt", "for tokens trained twice"), strict=True))
+_WORDS = dict(
+    zip(CAUSES, ("until its first step", "after the last step", "in a halt", "for tokens trained twice"), strict=True)
+)
 ALL_TOKENS = "tokens in all"
 CLOSING = {
     "spend": r"spent (\$\S+);",

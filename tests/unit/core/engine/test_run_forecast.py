@@ -254,7 +254,7 @@ def test_a_person_reads_what_is_left() -> None:
         "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244/1M now; "
         "the run so far: $0.109244/1M tokens all-in, burn rate 0.01"
     )
-    assert waste == "llama: wasted $0.0273 ($0.0273 starting up)"  # A second, to the first step's end.
+    assert waste == "llama: wasted $0.0273 ($0.0273 until its first step)"  # A second, to the first step's end.
 
 
 def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:

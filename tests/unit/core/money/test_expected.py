@@ -182,7 +182,7 @@ def test_a_person_reads_expected_and_actual() -> None:
     governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 3.6, "policies": ["p"]}
     text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(12))]}, FILE)
     *_, pace, waste = text.splitlines()
-    assert waste == "llama: wasted $0.0010 ($0.0010 starting up)"
+    assert waste == "llama: wasted $0.0010 ($0.0010 until its first step)"
     assert pace == (
         "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000/1M now; "
         "the run so far: $0.006000/1M tokens all-in, $0.006285 steady of $0.004000 expected, drift +57.1%, "

@@ -144,7 +144,7 @@ def test_waste_of_a_start_without_a_price_is_at_least_what_every_view_tells() ->
     world = played(next(case for case in CASES if case.name == "a price learned while it starts"))
     status = shown_of(world)
     assert status["unpriced_s"] == 1.0
-    told = "wasted at least $0.0030 ($0.0010 starting up, $0.0020 after the last step)"
+    told = "wasted at least $0.0030 ($0.0010 until its first step, $0.0020 after the last step)"
     assert told in closing_line(status, "ended")
     assert metrics_of(world, MonoNs(world.mono))["costgov_run_unpriced_seconds"][()] == 1.0
     row = stage_row(world)

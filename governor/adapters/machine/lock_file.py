@@ -13,6 +13,8 @@ from typing import Final
 # Each try loses to a holder that left in the same instant. So many losses mean that it is held.
 TRIES_MAX: Final = 16
 _PID_BYTES_MAX: Final = 32  # The pid and the inode of its PID namespace. The note follows them.
+LOCKS: Final = "/proc/locks"
+_PID_FIELD, _PLACE_FIELD = 4, 5
 NOTE_BYTES_MAX: Final = 480  # With the pid, one sector of a disk: a crash of the machine leaves no half of it.
 
 
@@ -41,6 +43,28 @@ def take(path: str) -> int:
             return fd
         os.close(fd)
     raise LockHeld("unknown")
+
+
+def holder(path: str) -> int | None:
+    """Who holds the lock, by the kernel's list. None: nobody, or it cannot be seen: another PID namespace, or rights.
+
+    It is not taken to see that: a governor that starts in this instant would find it held.
+    """
+    try:
+        with open(path, "rb") as file:
+            inode, written = os.fstat(file.fileno()).st_ino, file.read(_PID_BYTES_MAX)
+        with open(LOCKS, encoding="ascii", errors="replace") as lines:
+            held = [line.split() for line in lines]
+    except OSError:
+        return None
+    # Some file systems tell another device here than `stat`. Its pid stands in the file.
+    pid = written.decode("ascii", "replace").partition(" ")[0].strip()
+    is_held = any(
+        len(one) > _PLACE_FIELD and one[_PID_FIELD] == pid and one[_PLACE_FIELD].rpartition(":")[2] == str(inode)
+        for one in held
+        if "->" not in one  # Who waits for it.
+    )
+    return int(pid) if is_held else None
 
 
 def _holder(written: bytes) -> str:

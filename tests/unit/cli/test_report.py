@@ -251,3 +251,17 @@ def test_what_a_command_ended_with_is_told_once_though_its_end_was_seen_too() ->
         ("ended", 39, "exit code 1: rank 0 raised ValueError: no"),
         ("ended", 60, "exit code 1: no cause is known"),
     ]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_governor_that_nobody_finds_is_told_of_by_the_lock_of_its_journal(home: Path, *, runs: bool) -> None:
+    leave(home, time=account().snapshot(), alive=True)
+    path = home / "state" / "runs" / "gpt"
+    governor, _ = open_journal(str(path / "costgov.db"), str(path))
+    if not runs:
+        governor.close()
+    code, text, _ = call("report", "gpt", "--json", "--state-dir", str(home / "state"))
+    governor.close()
+    document = json.loads(text)
+    assert (code, document["is_live"], document["usd"]) == (ExitCode.OK, runs, 2.5)
+    assert any(f"(pid {os.getpid()})" in line for line in document["not_verified"]) is runs

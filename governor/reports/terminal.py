@@ -272,7 +272,7 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         rows += _none_known(snapshot)
     rows += _resume(snapshot)
     if snapshot["run"] != NODE:
-        rows.append(("whole run", f"costgov report {plain(snapshot['run'])}", False))
+        rows.append((*_whole_run(snapshot["run"]), False))
     rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
     return rows
 
@@ -303,6 +303,16 @@ def resume_lines(snapshot: Snapshot) -> list[str]:
     if rows and snapshot.get("resumes") is not None:  # Of a command that nobody has attached nothing is expected.
         rows = [*_none_known(snapshot), *rows]
     return [f"{label:<{_FOOT_COLUMNS}} {text}" for label, text, _ in rows]
+
+
+def _whole_run(run: str) -> tuple[str, str]:
+    return "whole run", f"costgov report {plain(run)}"
+
+
+def report_line(run: str) -> str:
+    """Where the whole account of a run is that has ended without a halt, in the words of a halt."""
+    label, text = _whole_run(run)
+    return f"{label:<{_FOOT_COLUMNS}} {text}"
 
 
 def _cut(line: str, columns: int) -> str:

@@ -49,13 +49,14 @@ from governor.daemon import signals
 from governor.daemon.launches import NO_COMMAND, SupervisedCommand
 from governor.daemon.logs import configure
 from governor.ports import Processes
-from governor.reports.terminal import closing_line
+from governor.reports.terminal import closing_line, report_line
 from governor.settings.model import Settings
 from governor.text.table import plain
 from trainer_shim.wire import HALT_EXIT_CODE
 
 # The first governor, and three that resume after a failure. A governor that fails four times does not recover.
 GOVERNORS_MAX: Final = 4
+REPORTS_MAX: Final = 3  # A sweep's runs have a closing line each.
 # From a launcher's exit to attach() in a process that it left: imports and the model's set-up.
 HELLO_NS: Final = 60 * NS_PER_S
 # A reader compares sizes at once. For the hashes of a large checkpoint, which take minutes, nobody waits here.
@@ -207,7 +208,8 @@ def _close(
     ends = closing_lines(governor, command, outcome)
     for line in (*left_unwatched(governor, command, left.below), *ends, *unjudged):
         console.print_line(f"costgov: {line}")
-    for line in how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages)):
+    resumes = how_to_resume(governor, command, name, argv, is_halted=bool(outcome.stages))
+    for line in (*resumes, *report_lines(governor, outcome)):
         console.print_line(line)
     return _exit_code(command, outcome)
 
@@ -346,8 +348,7 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
     else:
         ended = ended_text(RunEnd(code, None))
     unjudged = [line for stream in governor.streams if (line := stream.unjudged.line) is not None]
-    own = of_command(governor.node)
-    ours = [t for t in own if t.was_announced or t.run.run == outcome.run or t.launch.launchers]
+    ours = _ours(governor, outcome)
     beside = [t for t in watched(governor.node) if t not in ours and t.run.step is not None]
     followed = [t for t in beside if t.run.run in logs or t.was_announced]
     lines = unjudged + [
@@ -358,6 +359,17 @@ def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> lis
         told = {t.run.run: _with_cause(t, code, "was halted" if _was_outlived(t, outcome) else ended) for t in ours}
         return [*lines, *(_closing_line(managed, at, told[managed.run.run]) for managed in ours)]
     return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
+
+
+def _ours(governor: Governor, outcome: Outcome) -> list[ManagedRun]:
+    own = of_command(governor.node)
+    return [t for t in own if t.was_announced or t.run.run == outcome.run or t.launch.launchers]
+
+
+def report_lines(governor: Governor, outcome: Outcome) -> list[str]:
+    """Who tells all of the command's runs that have trained. The report of a halt names its run's itself."""
+    trained = [] if outcome.stages else [t for t in _ours(governor, outcome) if t.run.step is not None]
+    return [report_line(managed.run.run) for managed in trained[:REPORTS_MAX]]
 
 
 def _closing_line(managed: ManagedRun, at: MonoNs, ended: str) -> str:

@@ -231,9 +231,10 @@ def test_a_run_ends_with_one_line_of_what_it_came_to(costgov: Costgov) -> None:
     """Off a terminal the live line comes every ten seconds: what came after it stands in this one."""
     told = costgov("run", "--name", "r1", "--price", "22", "--progress", "3600", "--", sys.executable, "-c", TRAINEE)
     assert told.returncode == 0, told.stderr
-    closing = told.stderr.splitlines()[-1]
+    closing, whole = told.stderr.splitlines()[-2:]
     assert closing.startswith("costgov: r1: ended with exit code 0; step 41/200; 167,936 tokens; spent $0.")
     assert closing.endswith("; no checkpoint seen")
+    assert whole.split() == ["whole", "run", "costgov", "report", "r1"]
     failed = costgov("run", "--price", "22", "--", "sh", "-c", "exit 3")
     closing, resume = failed.stderr.splitlines()[-2:]
     assert "ended with exit code 3; no step was seen" in closing

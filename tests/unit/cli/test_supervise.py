@@ -27,6 +27,7 @@ from governor.cli.run.supervise import (
     closing_lines,
     is_over,
     leave_halts,
+    report_lines,
 )
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.units import BootNs, UsdMicros
@@ -376,3 +377,13 @@ def test_the_end_waits_for_the_look_at_a_saved_checkpoint_but_not_for_all_of_its
     assert not is_over(beside.governor, beside.command)
     beside.clock.advance(READ_NS)
     assert is_over(beside.governor, beside.command)
+
+
+def test_a_command_ends_with_the_command_that_tells_the_whole_run_unless_a_halt_has_said_it(beside: Beside) -> None:
+    beside.command.poll()
+    assert report_lines(beside.governor, Outcome("run-1")) == [], "none of its runs has trained"
+    play(beside.node, hello(0, 1, run="run-1", world_size=1), a_step(1, run="run-1"))
+    (line,) = report_lines(beside.governor, Outcome("run-1"))
+    assert line.split()[-3:] == ["costgov", "report", "run-1"]
+    assert len(line) <= 80
+    assert report_lines(beside.governor, Outcome("run-1", stages={"run-1.n.1": "HALTED"})) == []

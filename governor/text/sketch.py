@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from governor.text.svg import figure
@@ -30,6 +30,7 @@ class Sketch(NamedTuple):
     up: tuple[float, float]
     limit: float | None = None
     is_log: bool = False
+    told: Callable[[float], str] = figure  # A value as the axis has it.
 
 
 def sketch_lines(drawing: Sketch, foot: tuple[str, str]) -> list[str]:
@@ -41,11 +42,12 @@ def sketch_lines(drawing: Sketch, foot: tuple[str, str]) -> list[str]:
             row = ROWS * _TALL - 1 - dot
             cells[row // _TALL][column // _WIDE] |= _DOTS[row % _TALL][column % _WIDE]
     shown = [[chr(cell) if cell != _EMPTY else " " for cell in row] for row in cells]
-    labels = {0: figure(high), ROWS - 1: figure(low)} if high > low else {ROWS // 2: figure(high)}
+    told = drawing.told
+    labels = {0: told(high), ROWS - 1: told(low)} if high > low else {ROWS // 2: told(high)}
     if drawing.limit is not None:
         row = ROWS - 1 - _up(drawing.limit, drawing) // _TALL
         shown[row] = [_LIMIT if cell == " " else cell for cell in shown[row]]
-        labels[row] = figure(drawing.limit)
+        labels[row] = told(drawing.limit)
     for x in drawing.broken:
         shown[0][_place(x, *drawing.across, COLUMNS)] = _BROKEN
     lines = [f"{labels.get(row, ''):>{LABEL}} │{''.join(cells).rstrip()}" for row, cells in enumerate(shown)]

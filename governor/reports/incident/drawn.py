@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from governor.core.base.units import NS_PER_S, format_duration
-from governor.reports.incident.judged import NODE_WIDE, SPEND, Judged, Limit, is_by_rule
+from governor.reports.causes import usd
+from governor.reports.incident.judged import NODE_WIDE, SPEND, Judged, is_by_rule
 from governor.reports.incident.seen import Quantity, Seen
 from governor.text.binned import WIDE_FRAC, Column, fewer
 from governor.text.moments import Snapshot
@@ -21,6 +23,7 @@ VERDICT: Final = RED
 BROKEN_MAX: Final = 50
 DRAWN_MIN: Final = 2  # Records of a plot in a terminal. One is told by the verdict.
 COLUMNS_MAX: Final = (600, 180)  # Of a wide and of a narrow drawing.
+NEXT_TO_NONE_FRAC: Final = 0.01  # An axis of dollars begins at 0 below it.
 NONE_SEEN: Final = "No plot: {why}."
 
 
@@ -102,7 +105,7 @@ def _time(seconds: float) -> str:
 
 
 def _amount(judged: Judged, value: float) -> str:
-    return f"${value:,.4g}" if judged.name == SPEND else figure(value)
+    return usd(value) if judged.name == SPEND and math.isfinite(value) else figure(value)
 
 
 def _figure(judged: Judged, span: Span, caption: str) -> str:
@@ -117,25 +120,25 @@ def _figure(judged: Judged, span: Span, caption: str) -> str:
 
 def _plot(judged: Judged, span: Span, *, is_narrow: bool) -> str:
     finite = span.finite()
-    low, high, is_log = _scale(finite, judged.limits)
+    low, high, is_log = _scale(judged, finite)
     begin, end = span.begin_s, max(span.end_s, span.begin_s + 1e-9)
     across = [(begin, f"-{_time(span.verdict_s - begin)}")] if begin < span.verdict_s else []
     marks = dict.fromkeys((low, high)) if finite or judged.limits else ()
     plot = Plot(
         Axis(begin, end, marks=[*across, (span.verdict_s, "verdict")]),
-        Axis(low, high, is_log=is_log, marks=[(value, figure(value)) for value in marks]),
+        Axis(low, high, is_log=is_log, marks=[(value, _amount(judged, value)) for value in marks]),
         title=f"{judged.title}{', logarithmic' if is_log else ''}", height=200 if is_narrow else 240,
-        width=380 if is_narrow else 1000, left=60 if is_narrow else 80, right=30 if is_narrow else 40,
-        top=26, bottom=28,
+        width=380 if is_narrow else 1000, left=60 if is_narrow and judged.name != SPEND else 80,
+        right=30 if is_narrow else 40, top=26, bottom=28,
     )  # fmt: skip
     for limit in judged.limits:
-        plot.rule(limit.value, f"{limit.name} {figure(limit.value)}")
+        plot.rule(limit.value, f"{limit.name} {_amount(judged, limit.value)}")
     columns = fewer(span.columns, COLUMNS_MAX[is_narrow])
     kept = [column for column in columns if column.low <= column.high]
     for _, own in groupby(kept, key=lambda column: column.piece):
         piece = list(own)
         if len(piece) == 1:
-            plot.dots([(piece[0].at, piece[0].high, figure(piece[0].high))], CURVE, 3)
+            plot.dots([(piece[0].at, piece[0].high, _amount(judged, piece[0].high))], CURVE, 3)
         else:
             plot.band([(column.at, column.low, column.high) for column in piece], CURVE)
     for column in [column for column in columns if column.is_broken][:BROKEN_MAX]:
@@ -144,12 +147,15 @@ def _plot(judged: Judged, span: Span, *, is_narrow: bool) -> str:
     return plot.svg()
 
 
-def _scale(finite: Sequence[Column], limits: Sequence[Limit]) -> tuple[float, float, bool]:
-    values = [limit.value for limit in limits]
+def _scale(judged: Judged, finite: Sequence[Column]) -> tuple[float, float, bool]:
+    """The lowest and the highest value, and whether their distance needs a logarithmic scale: never that of a sum."""
+    values = [limit.value for limit in judged.limits]
     values += [column.low for column in finite] + [column.high for column in finite]
     if not values:
         return 0.0, 1.0, False
     low, high = min(values), max(values)
+    if judged.name == SPEND:
+        return (0.0 if low < high * NEXT_TO_NONE_FRAC else low), high, False
     middle = sorted(values)[len(values) // 2]
     return low, high, low > 0 and math.isfinite(high) and high > WIDE_FRAC * middle
 
@@ -164,7 +170,7 @@ def sketched(seen: Seen) -> list[str]:
         if quantity is None or len(quantity.close) < DRAWN_MIN:
             continue
         span = Span(list(quantity.close), seen.verdict_s)
-        low, high, is_log = _scale(span.finite(), judged.limits)
+        low, high, is_log = _scale(judged, span.finite())
         drawing = Sketch(
             [(column.at, column.low, column.high, column.piece) for column in span.finite()],
             [column.at for column in span.columns if column.is_broken],
@@ -172,6 +178,7 @@ def sketched(seen: Seen) -> list[str]:
             (low, high),
             judged.limits[0].value if judged.limits else None,
             is_log=is_log,
+            told=partial(_amount, judged),
         )
         foot = (f"-{_time(span.verdict_s - span.begin_s)}", "verdict")
         return [_caption(judged, quantity, span, seen).replace(" (triangles)", " (x)"), *sketch_lines(drawing, foot)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from governor.reports.incident.seen import CLOSE_MAX, Seen
 from governor.text.binned import COLUMNS_MAX as WHOLE_MAX
 from governor.text.sketch import COLUMNS, LABEL, ROWS, Sketch, sketch_lines
 from tests.golden.incident_cases import AHEAD, BEGAN, halted, seen_of, step, with_ceiling, with_hang, with_nan
-from tests.golden.report_cases import nan_halt
+from tests.golden.report_cases import ceiling_of_a_trainer, nan_halt
 from tests.paths import ROOT
 
 
@@ -60,6 +61,18 @@ def test_spend_ends_at_the_verdicts_and_leaves_out_an_earlier_run() -> None:
     _, seen = with_ceiling()
     assert [column.high for column in seen.quantities["spend_usd"].close] == pytest.approx([0.0, 1.6, 3.0])
     assert [limit.value for limit in seen.judged[0].limits] == [25.0, 3.0]
+
+
+@pytest.mark.parametrize(("before", "begins"), [(1, "$0.00"), (2_000_000, "$2.00")])
+def test_an_axis_of_dollars_begins_at_none_or_at_a_figure_of_money(before: int, begins: str) -> None:
+    snapshot = ceiling_of_a_trainer() | {"spend_at_verdict_usd_micros": before + 1_000_000}
+    seen, opened, hour = seen_of(snapshot, step(1, 1)), int(snapshot["opened_wall_ns"]), 3_600 * NS_PER_S
+    ends = [(opened - 2 * hour, before), (opened, 1_000_000)]
+    seen.spend([(end - hour, end, usd_micros) for end, usd_micros in ends], before + 1_000_000)
+    quantity = seen.quantities["spend_usd"]
+    quantity.close.popleft()  # As of a run of which only the last charges are drawn.
+    assert [line.partition("│")[0].strip() for line in sketched(seen) if "│" in line][-1] == begins
+    assert not re.search(r">\$?[\d.]+e-\d+<", incident_page(snapshot, seen))
 
 
 def test_only_the_rank_of_the_finding_is_drawn() -> None:

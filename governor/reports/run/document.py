@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median_low
 from typing import Any, Final
 
+from governor.core.attribution.split import STRAGGLER_MIN_FRAC
 from governor.core.base.units import NS_PER_S, utc_text
 from governor.reports.run.facts import RunFacts, peak_used, speed_of
 from governor.reports.run.sections import length
@@ -14,6 +16,8 @@ from governor.reports.run.windows import PARTS, Interval
 from governor.reports.terminal import stands_still_text
 
 SCHEMA: Final = "costgov.report/1"
+AS_SLOW_FRAC: Final = 0.8  # Of the way from the median rank's own computing to the slowest one's.
+SLOW_NAMED_MAX: Final = 8
 _PRICES: Final = ("usd_per_mtok_all_in", "usd_per_mtok_useful", "usd_per_mtok_steady", "usd_per_mtok")
 # What of a step a cause is measured by, as `OfRank.part_s` has it.
 _PART_OF: Final = {
@@ -78,7 +82,23 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
         numbers = ", ".join(str(one["incident_id"]) for one in facts.halts[:3])
     elif cause["cause"] == "restart" and series is not None:
         numbers = f"{series.attempts} attempts"
+    elif cause["cause"] == "straggler" and series is not None:
+        return f"{cause['evidence']}{_as_slow(series)}"
     return str(cause["evidence"]) if numbers is None else f"{cause['evidence']}: {numbers}"
+
+
+def _as_slow(series: RunSeries) -> str:
+    """The account names the rank that was waited for longest. Of others that are as slow nobody saw a wait."""
+    own = {rank: sums.own_s / sums.steps for rank, sums in sorted(series.ranks.items()) if sums.steps}
+    if len(own) <= 2:
+        return ""
+    usual_s, most_s = median_low(own.values()), max(own.values())
+    slow = [rank for rank, own_s in own.items() if own_s - usual_s > AS_SLOW_FRAC * (most_s - usual_s)]
+    if len(slow) < 2 or most_s - usual_s < STRAGGLER_MIN_FRAC * usual_s:
+        return ""
+    named = [f"rank {rank} {length(own[rank])}" for rank in slow[:SLOW_NAMED_MAX]]
+    more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
+    return f"; as slow over all steps, of {length(usual_s)} on the median rank: {', '.join(named)}{more}"
 
 
 def _next_step(cause: Mapping[str, Any], facts: RunFacts) -> Any:

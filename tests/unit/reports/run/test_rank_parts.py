@@ -118,3 +118,22 @@ def test_ranks_that_offload_alike_compute_alike() -> None:
         series.see_other({"rank": 2, "step": number, **WORK, **told})
     rows = {one["rank"]: one["own_s"] for one in run_document(facts_of(series))["ranks"]}
     assert rows[2] == rows[0] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("backward_s", "named"),
+    [((0.2, 0.2, 0.4, 0.4), [2, 3]), ((0.2, 0.2, 0.4, 0.2), []), ((0.2, 0.2, 0.203, 0.203), []), ((0.2, 0.4), [])],
+)
+def test_the_evidence_of_a_straggler_names_each_rank_that_is_as_slow(
+    backward_s: tuple[float, ...], named: list[int]
+) -> None:
+    series = RunSeries()
+    for rank in range(len(backward_s)):
+        series.see(hello(0, rank))
+    for number in range(1, 21):
+        for rank, own_s in enumerate(backward_s):
+            told = dataclasses.replace(step(number, number, **WORK), rank=rank, backward_s=own_s, comm_s=0.0)
+            series.see(told)
+    causes = run_document(facts_of(series))["causes"]
+    evidence = next(one["evidence"] for one in causes if one["cause"] == "straggler")
+    assert [rank for rank in range(4) if f"rank {rank} " in evidence] == named

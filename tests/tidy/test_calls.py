@@ -266,6 +266,32 @@ def test_tests_wait_on_something_and_never_sleep() -> None:
     assert not wrong, f"wait on a pidfd, a socket or a condition instead: {wrong}"
 
 
+def _reads_a_log_at_once(statement: ast.Assert) -> bool:
+    """`assert … X.log.read_text() …`; `not in` alone cannot fail by a line that comes late."""
+    operators = [op for node in ast.walk(statement.test) if isinstance(node, ast.Compare) for op in node.ops]
+    if operators and all(isinstance(op, ast.NotIn) for op in operators):
+        return False
+    calls = [node for node in ast.walk(statement.test) if isinstance(node, ast.Call)]
+    return any(dotted(call.func).endswith(".log.read_text") for call in calls)
+
+
+def test_drills_wait_for_a_line_of_a_governors_log() -> None:
+    """A thread writes it: `status` and an incident may tell of what the log has not yet."""
+    planted = [ast.parse(line).body[0] for line in (
+        'assert governor.log.read_text().count("x") == 1', 'assert "x" in made.log.read_text()',
+        'assert "x" not in governor.log.read_text()', "assert is_over(), governor.log.read_text()",
+    )]  # fmt: skip
+    assert [isinstance(one, ast.Assert) and _reads_a_log_at_once(one) for one in planted] == [True, True, False, False]
+    wrong = [
+        source.at(statement)
+        for source in sources("tests")
+        if source.path.startswith("tests/drills/") and ".log.read_text" in source.text
+        for statement in source.named(ast.Assert)
+        if _reads_a_log_at_once(statement)
+    ]
+    assert not wrong, f"wait with until_said, or count in log_at_end: {wrong}"
+
+
 def test_tests_use_no_mocks() -> None:
     """A mock agrees with everything. Fakes here pass the contract suite of the real thing."""
     wrong = []

@@ -173,7 +173,14 @@ class Service:
         resource.prlimit(self.process.pid, resource_, (soft, hard))
 
     def until_said(self, text: str) -> None:
+        """Wait for the log. A thread writes it: a line may come after what the control socket tells of it."""
         self.until(lambda: text in self.log.read_text(), f"the log says {text!r}")
+
+    def log_at_end(self) -> str:
+        """End it, and all trainees: its whole log, for who counts lines or looks for what must not be there."""
+        assert tuple(self.prefix) != APART or not APART, "it would be killed with lines that nobody has written yet"
+        self.end()
+        return self.log.read_text()
 
     def incidents(self) -> list[dict[str, Any]]:
         return self.ask({"cmd": "incidents", "last": 100}) or []

@@ -47,7 +47,7 @@ def test_a_node_with_nobody_on_it_is_warned_stopped_and_read_back(
 ) -> None:
     made = governor()
     made.start()
-    assert "after 4.0s with nobody here (no run, no GPU process) I will stop EC2 instance" in made.log.read_text()
+    made.until_said("after 4.0s with nobody here (no run, no GPU process) I will stop EC2 instance")
     stopped = made.until_stage("HALTED")
     assert cloud.state() == "stopped"
     assert cloud.times_ended == 1
@@ -55,6 +55,7 @@ def test_a_node_with_nobody_on_it_is_warned_stopped_and_read_back(
     assert seen[:3] == ["verdict", "nobody_here", "stop_requested"]
     assert seen[-2:] == ["verified", "halted"]
     assert stopped["targets"] == []
+    made.until(lambda: alarms(made), "an alarm is in the log")
     assert alarms(made)[:1] == ["node_idle"]
     listed = costgov(made, "incident", "list")
     assert "@node" in listed

@@ -61,7 +61,7 @@ def test_an_aws_node_without_a_stated_price_is_charged_at_the_tables(
     assert told["price_usd_per_hour"] == 55.04  # p5.48xlarge, on demand.
     assert told["price_source"].startswith("built-in table: AWS")
     assert told["price"]["price"]["as_of"] == "2026-11-09"
-    assert "price: $55.04/h on-demand (built-in table: AWS" in governor.log.read_text()
+    governor.until_said("price: $55.04/h on-demand (built-in table: AWS")
 
 
 def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alarmed(

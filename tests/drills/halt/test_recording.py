@@ -124,12 +124,12 @@ def test_a_disk_with_no_room_to_spare_is_said_once_and_costs_no_halt(small_disk:
     governor = service()
     governor.start()
     governor.trainee("healthy")
-    governor.until(lambda: governor.log.read_text().count("recording_stopped"), "it is said")
+    governor.until_said("recording_stopped")
     problem = governor.ask({"cmd": "status"})["governor"]["recording"]["problem"]
     assert "are left alone" in problem
     governor.ask({"cmd": "halt", "run": "drill", "reason": "the drill says so"})
     assert governor.until_checked()["checkpoint"]["verified_by"] == "governor"
-    assert governor.log.read_text().count("recording_stopped") == 1
+    assert governor.log_at_end().count("recording_stopped") == 1
     assert not recording(governor).exists()
 
 

@@ -50,7 +50,7 @@ def test_sockets_come_back_and_open_connections_stay(service: Callable[..., Serv
     governor.go_on()
     governor.trainee("polite")
     assert governor.until_stage("HALTED")["halt_stage"] == "HALTED"
-    log = governor.log.read_text()
+    log = governor.log_at_end()
     assert "socket_gone" in log
     assert f"the directory {run} of the socket {run}/" in log, "said of the socket that was looked at first"
     assert f"the socket {run / 'trainer.sock'} was removed" in log, "said of the other, or of it"
@@ -62,7 +62,7 @@ def test_a_socket_that_was_replaced_is_ours_again(service: Callable[..., Service
     path = governor.work / "run" / "trainer.sock"
     path.unlink()
     path.write_text("not a socket")
-    governor.until(lambda: "exists and is not a socket; move it away" in governor.log.read_text(), "it is told why")
+    governor.until_said("exists and is not a socket; move it away")
     path.unlink()
     governor.until(path.is_socket, "it is back")
     governor.trainee("polite")
@@ -97,7 +97,7 @@ def test_a_logout_leaves_a_restarted_trainer_watched(public: Path) -> None:
         one.until((work / "pids").exists, "the first attempt trains")
         shutil.rmtree(runtime.parent.rename(public / "gone"))  # At one moment: the governor writes there.
         runtime.parent.write_text("")  # Not even root makes a directory below it.
-        one.until(lambda: "it cannot be bound again" in one.log.read_text(), "it is told why nobody finds it")
+        one.until_said("it cannot be bound again")
         one.go_on()
         assert process.wait(SAFETY_S) == 86, one.log.read_text()
     finally:

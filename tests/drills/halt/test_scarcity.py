@@ -93,7 +93,7 @@ def test_connections_never_take_the_descriptors_that_a_halt_needs(service: Make,
     governor.until(lambda: governor.stage() == "HALTED", "the halt is complete")
     (incident,) = governor.incidents()
     assert "page" not in [entry["what"] for entry in incident["timeline"]], "no person was needed for it"
-    log = governor.log.read_text()
+    log = governor.log_at_end()
     assert "unreadable" not in log
     assert "Traceback" not in log
 
@@ -118,7 +118,7 @@ def test_without_one_free_descriptor_it_says_so_once_and_halts_as_soon_as_it_can
         governor.limit(resource.RLIMIT_NOFILE, 1024)
         _gone(rank)
     governor.until(lambda: governor.stage() == "HALTED", "the halt is complete")
-    log = governor.log.read_text()
+    log = governor.log_at_end()
     assert log.count('"event": "process_table_unreadable"') == 1
     assert "Traceback" not in log
 
@@ -149,7 +149,7 @@ def test_without_a_thread_the_processes_end_and_the_stop_is_asked_until_it_can_b
         (incident,) = governor.incidents()
         assert "stop_unknown" in [entry["what"] for entry in incident["timeline"]], "not sent, and not believed"
         assert (cloud.state(), cloud.times_ended) == ("stopped", 1)
-        assert "Traceback" not in governor.log.read_text()
+        assert "Traceback" not in governor.log_at_end()
     finally:
         governor.end()
 

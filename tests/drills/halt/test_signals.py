@@ -168,5 +168,5 @@ def test_a_daemon_is_ended_by_no_signal_that_does_not_mean_it(service: Callable[
     governor.until(lambda: governor.ask({"cmd": "ping"}) is not None, "it answers")
     governor.process.terminate()
     assert governor.process.wait(SAFETY_S) == 0
-    lines = [json.loads(line) for line in governor.log.read_text().splitlines()]
+    lines = [json.loads(line) for line in governor.log_at_end().splitlines()]
     assert sorted(line["signal"] for line in lines if line["event"] == "signal_ignored") == sorted(ignored)

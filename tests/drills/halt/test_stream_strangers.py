@@ -123,7 +123,7 @@ def test_nobody_has_another_users_process_ended(house: House) -> None:
     governor.until(lambda: stages() == dict.fromkeys(strange, "NEEDS_HUMAN") | {"honest": "HALTED"}, "all are halted")
     assert honest.wait(SAFETY_S) == -signal.SIGTERM
     assert [victim.poll() for victim in victims.values()] == [None, None]
-    told = [line for line in governor.log.read_text().splitlines() if "stream_untrusted" in line]
+    told = [line for line in governor.log_at_end().splitlines() if "stream_untrusted" in line]
     assert {name for name in strange if any(f"run={name} " in line or f'"{name}"' in line for line in told)} == {
         *strange
     }, told

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from governor.wire.formats.line import count, figure
+from governor.wire.formats.line import clean, count, figure
+from governor.wire.formats.pauses import SAVES
 from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Dialect
 
 NEMO_LOSS: Final = "reduced_train_loss"
@@ -16,6 +18,11 @@ _BAR: Final = re.compile(
     r"(?P<about>[^|%]{0,80}?)[: ]{0,4}(?:[0-9]{1,3}%)? {0,2}\|[^|]{0,400}\| {0,2}"
     r"(?P<at>[0-9]{1,12})/(?P<of>[0-9]{1,12}|\?) \[(?P<since>[0-9]{1,4}(?::[0-9]{2}){1,2})<[^,\]]{1,20}"
     r"(?:, {0,8}[^,=\]]{1,30})?(?:, (?P<figures>[^\]]{1,8000}))?\]"
+)
+# ModelCheckpoint of PyTorch Lightning (callbacks/model_checkpoint.py), of those that keep the best.
+_SAVE: Final = re.compile(
+    r"Epoch [0-9]{1,9}, global step [0-9]{1,15}: \S{1,400} reached [-+0-9A-Za-z.]{1,40} \(best [-+0-9A-Za-z.]{1,40}\), "
+    r"saving model to [^\n]{1,4000} as top [0-9]{1,6}$"
 )
 _EPOCH: Final = re.compile(r"Epoch ([0-9]{1,9})")
 
@@ -42,8 +49,23 @@ def bar_of(text: str) -> Bar | None:
     return Bar(found["about"].strip(), int(found["at"]), of, since_s, found["figures"] or "")
 
 
+def behind_bar(text: str) -> str:
+    """What was written behind a bar, without its prefixes: a bar ends no line. All of the text where there is none."""
+    found = _BAR.match(text)
+    return text if found is None else clean(text[found.end() :]).text
+
+
 class _Progress(Dialect):
     """A bar of an epoch: `Epoch 0:  10%|█ | 10/100 [00:05<00:45, 2.0it/s, v_num=0, train_loss=2.3]`."""
+
+    def read(self, text: str) -> dict[str, Any] | None:
+        found = self._read(text)
+        is_save = found is None and " saving model to " in text and _SAVE.match(behind_bar(text)) is not None
+        return dict(SAVES) if is_save else found
+
+    @abstractmethod
+    def _read(self, text: str) -> dict[str, Any] | None:
+        """The record of a line that tells of no save."""
 
     def _epoch_bar(self, text: str) -> tuple[dict[str, Any], dict[str, str]] | None:
         """The step, epoch and clock of a training bar, and its figures by name. Step 0: nothing was trained by then."""
@@ -68,7 +90,7 @@ class Lightning(_Progress):
 
     LOSSES: Final = ("train_loss", "train_loss_step", "train/loss", "train/loss_step", "loss", "loss_step")
 
-    def read(self, text: str) -> dict[str, Any] | None:
+    def _read(self, text: str) -> dict[str, Any] | None:
         if text.startswith("Validation") and bar_of(text) is not None:
             return {"phase": "eval"}
         found = self._epoch_bar(text)
@@ -108,7 +130,7 @@ class Nemo(_Progress):
     _STEP: Final = re.compile(r"Training epoch ([0-9]{1,9}), iteration ([0-9]{1,15})/[0-9]{1,15} \|(.*)")
     _EVALUATION: Final = re.compile(r"Validation: iteration [0-9]{1,15}/[0-9]{1,15}$")
 
-    def read(self, text: str) -> dict[str, Any] | None:
+    def _read(self, text: str) -> dict[str, Any] | None:
         found = self._STEP.match(text)
         if found is not None:
             pairs = (segment.split(":", 1) for segment in found[3][:4_000].split("|") if ":" in segment)

@@ -3,6 +3,7 @@
     {'loss': 0.58, 'grad_norm': 1.1, 'learning_rate': 1e-05, 'epoch': 0.49}
 
 They have no step. It stands in the progress bar before them, which is not always drawn anew before a line.
+At level info it says of evaluations and saves before they begin (transformers/trainer.py); DeepSpeed says so always.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from governor.wire.formats.bars import bar_of
+from governor.wire.formats.bars import bar_of, behind_bar
 from governor.wire.formats.line import count, figure
+from governor.wire.formats.pauses import EVALUATES, SAVES, deepspeed_save
 from governor.wire.formats.text_log import GPU_RATE, Dialect
 
 DICT_CHARS_MAX: Final = 8_000
 _ITEM: Final = re.compile(
     r"'([^'\\]{1,128})': {0,2}(?:'([^'\\]{0,200})'|\"([^\"\\]{0,200})\"|([-+0-9A-Za-z_.]{1,64}))(?=, |\})"
 )
+_SAVE: Final = re.compile(r"Saving model checkpoint to \S{1,4000}$")
+_EVALUATION: Final = "***** Running Evaluation *****"
 _NAMES: Final = (
     ("loss", ("loss",)), ("grad_norm", ("grad_norm",)), ("lr", ("learning_rate",)),
     ("tokens_total", ("num_input_tokens_seen", "num_tokens")), (GPU_RATE, ("tokens_per_second_per_gpu",)),
@@ -53,7 +57,7 @@ class HuggingFace(Dialect):
         if "|" in head:
             self._see_bar(head)
         if begins < 0:
-            return None
+            return _pause(text)
         body = text[begins : begins + DICT_CHARS_MAX]
         if not body.endswith("}"):
             return None
@@ -111,3 +115,12 @@ class HuggingFace(Dialect):
         if last is None:
             return max(1, at)
         return at if at > last else last + self._stride
+
+
+def _pause(text: str) -> dict[str, Any] | None:
+    if text == _EVALUATION:
+        return dict(EVALUATES)
+    if "heckpoint " not in text and "heckpoint:" not in text:
+        return None
+    said = behind_bar(text)
+    return dict(SAVES) if _SAVE.match(said) is not None else deepspeed_save(said)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.wire.formats.line import count, figure
+from governor.wire.formats.pauses import EVALUATES, SAVES, TRAINS
 from governor.wire.formats.text_log import BATCH, GPU_RATE, SAMPLES_TOTAL, Dialect
 
 _STEP: Final = re.compile(
@@ -19,6 +20,18 @@ _STEP: Final = re.compile(
 )
 _EVALUATION: Final = re.compile(
     r"validation loss at (?:iteration ([0-9]{1,15})|[^|]{1,120}?)(?: on [^|]{1,60})? *\|(.*)"
+)
+# Since 2019: megatron/checkpointing.py, megatron/training/checkpointing.py, and those that print as they do.
+_SAVE: Final = re.compile(
+    r"(?:(?:global )?rank [0-9]{1,9} is )?saving checkpoint at iteration +[0-9]{1,15} to \S"
+    r"|(?P<done>successfully saved checkpoint (?:at|from) iteration +[0-9]{1,15}(?: to \S|$)"
+    r"|scheduled an async checkpoint save at iteration +[0-9]{1,15} to \S)"
+)
+_EVALUATES: Final = re.compile(r"Evaluating iter [0-9]{1,12}/[0-9]{1,12}$")
+# What its timers say after each: (min, max) of the ranks, the max alone, and before 2022 on one line.
+_TOOK: Final = re.compile(
+    r"(?:time \(ms\) \| )?(save-checkpoint|evaluate)(?:-non-persistent)?(?: \.{2,60})?: "
+    r"(?:\([0-9.]{1,20}, (?P<most>[0-9]{1,12}\.[0-9]{2})\)|(?P<one>[0-9]{1,12}\.[0-9]{2}))$"
 )
 _LENGTH: Final = re.compile(r"(?:seq_length|seq_len) \.{2,80} ([0-9]{1,12})\b|seq_length: ([0-9]{1,12})$")
 # Old versions have no colon: "learning rate 1.000E-04".
@@ -56,12 +69,12 @@ class Megatron(Dialect):
         if "iteration" not in text and "validation" not in text:
             if "seq_len" in text and (found := _LENGTH.match(text)) is not None:
                 self.facts.sequence_length = int(found[1] or found[2]) or None
-            return None
+            return _pause(text)
         found = _STEP.match(text)
         if found is not None:
             return self._read_step(int(found[1]), _segments(found[2]))
         found = _EVALUATION.match(text)
-        return _evaluation(found) if found is not None else None
+        return _evaluation(found) if found is not None else _pause(text)
 
     def _read_step(self, step: int, values: Mapping[str, str]) -> dict[str, Any] | None:
         took = next((name for name in _KNOWN if name in values), None)
@@ -124,6 +137,18 @@ def _evaluation(found: re.Match[str]) -> dict[str, Any] | None:
     if found[1]:
         record["step"] = int(found[1])
     return record
+
+
+def _pause(text: str) -> dict[str, Any] | None:
+    if (found := _SAVE.match(text)) is not None:
+        return dict(TRAINS if found["done"] else SAVES)
+    if _EVALUATES.match(text) is not None:
+        return dict(EVALUATES)
+    found = _TOOK.match(text)
+    if found is None:
+        return None
+    field = "checkpoint_s" if found[1] == "save-checkpoint" else "eval_s"
+    return {**TRAINS, field: float(found["most"] or found["one"]) / 1_000}
 
 
 def _put(record: dict[str, Any], field: str, value: float | None) -> None:

@@ -6,19 +6,24 @@ import re
 from typing import Any, ClassVar, Final
 
 from governor.wire.formats.line import figure
+from governor.wire.formats.pauses import SAVES
 from governor.wire.formats.text_log import Dialect
 
 _NUMBER: Final = r"([-+0-9A-Za-z.]{1,40})"
 
 
 class NanoGpt(Dialect):
-    """`iter 10: loss 3.1234, time 123.45ms, mfu 12.34%`; `step 250: train loss 4.1, val loss 4.2` is an evaluation."""
+    """`iter 10: loss 3.1234, time 123.45ms, mfu 12.34%`; `step 250: train loss 4.1, val loss 4.2` is an evaluation.
+
+    `saving checkpoint to out` stands behind that (nanoGPT's train.py). The next step's time has both in it.
+    """
 
     TIMES_LAST_STEP: ClassVar[bool] = True
     _STEP: Final = re.compile(r"iter ([0-9]{1,15}): loss " + _NUMBER + r",? (.*)")
     _TIME: Final = re.compile(r"time:? {0,2}([0-9.]{1,40}) ?(ms|s)\b")
     _OTHER: Final = re.compile(r"\b(lr|gradnorm|grad_norm|grad norm|norm):? " + _NUMBER)
     _EVALUATION: Final = re.compile(r"step ([0-9]{1,15}): train loss [-+0-9A-Za-z.]{1,40}, val loss " + _NUMBER)
+    _SAVE: Final = re.compile(r"saving checkpoint to \S{1,4000}$")
     _BATCH: Final = re.compile(r"[Tt]okens per iteration will be: ([0-9,]{1,20})$")
 
     def read(self, text: str) -> dict[str, Any] | None:
@@ -30,7 +35,7 @@ class NanoGpt(Dialect):
             return {"step": int(found[1]), "val_loss": loss} if loss is not None else None
         found = self._STEP.match(text)
         if found is None:
-            return None
+            return dict(SAVES) if self._SAVE.match(text) is not None else None
         rest = found[3][:400]
         loss, took = figure(found[2]), self._TIME.search(rest)
         if loss is None or took is None:
@@ -47,13 +52,15 @@ class NanoGpt(Dialect):
 class LlmC(Dialect):
     """`step    1/21479 | loss 11.007906 (+nanz)| norm 16.3235 (+nanz)| lr 2.86e-06 | 2734.72 ms | 39.7% bf16 MFU | …`.
 
-    The figures in brackets are z-scores: +nanz until there are enough of them.
+    The figures in brackets are z-scores: +nanz until there are enough of them. Before a save it prints
+    `Writing checkpoint at step 5000`, and older ones the files alone (train_gpt2.cu).
     """
 
     _STEP: Final = re.compile(r"step +([0-9]{1,15})/([0-9]{1,15}) \|(.*)")
     _FIGURE: Final = re.compile(r" *(train loss|loss|norm|lr) {1,8}" + _NUMBER)
     _RATE: Final = re.compile(r" *\(?" + _NUMBER + r" (ms|tok/s)\b")
     _EVALUATION: Final = re.compile(r"val loss " + _NUMBER + r"(?: \||$)")
+    _SAVE: Final = re.compile(r"Writing (?:checkpoint at step [0-9]{1,15}|(?:model|state) to \S{1,4000})$")
     _BATCH: Final = re.compile(r".{0,200}?total[ _]batch[ _]size *[=|] *([0-9]{1,15})\b")
 
     def __init__(self) -> None:
@@ -73,7 +80,7 @@ class LlmC(Dialect):
             return {**step, "val_loss": loss} if loss is not None else None
         found = self._STEP.match(text)
         if found is None:
-            return None
+            return dict(SAVES) if self._SAVE.match(text) is not None else None
         record: dict[str, Any] = {"step": int(found[1])}
         for segment in found[3][:1_000].split("|"):
             self._put(record, segment)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from governor.core.base.units import MonoNs
 from governor.wire.formats.line import Line, clean, parts
+from governor.wire.formats.pauses import Pauses
 from governor.wire.jsonl import RecordClock
 
 # Keys of a dialect's record that are no fields of a step: they are made into tokens, and removed.
@@ -25,6 +26,7 @@ GPU_RATE: Final = "gpu_tokens_per_second"
 # Keys of a record's time, the best first. A log without any has the sum of what its steps took.
 _CLOCKS: Final = ("asctime", "timestamp", "elapsed_s")
 _BY_STEPS: Final = "steps"
+_NOT_OF_START: Final = ("checkpoint", "train")
 # Processes of a job may stop printing, and others go on: after so many records for each process known.
 OTHERS_FACTOR: Final = 4
 VOICES_MAX: Final = 64
@@ -97,6 +99,7 @@ class TextLog:
         self._clock_is: str | None = None  # What the log's first record had: the others are of the same clock.
         self._trained_s = 0.0
         self._took: deque[float] = deque(maxlen=TOOK_KEPT)  # The last lines' step times.
+        self._pauses = Pauses()
         self._voice: str | None = None
         self._voices: set[str] = set()
         self._others = 0  # Records of others in a row.
@@ -113,6 +116,7 @@ class TextLog:
         self._last = self._voice = None
         self._others = 0
         self._clock.new_launch()
+        self._pauses.new_launch()
         self._dialect.new_launch()
 
     def missing(self) -> str | None:
@@ -154,10 +158,15 @@ class TextLog:
         record = self._dialect.read(line.text)
         if not isinstance(record, dict):
             return record
+        is_step = type(record.get("step")) is int and "val_loss" not in record and "phase" not in record
+        if record.get("phase") in _NOT_OF_START and self._last is None:
+            return None  # What comes before the first step is the start's.
+        if not is_step:
+            self._pauses.see(record, line.voice)
         self._put_time(record, line.date)
-        step = record.get("step")
-        if type(step) is not int or "val_loss" in record or "phase" in record:
+        if not is_step:
             return record
+        step: int = record["step"]
         return self._step(record, step, line.voice)
 
     def _put_time(self, record: dict[str, Any], date: str | None) -> None:
@@ -188,9 +197,11 @@ class TextLog:
         if last is not None and last[0] == now[0] and step > last[1]:
             self._stride = step - last[1]
         self._count(record, step)
-        took = _seconds(record)
+        took, steps = _seconds(record), self._stride if last is not None else 1
+        paused, beside_s = self._pauses.of_line(took, 1 if self._dialect.TIMES_LAST_STEP else steps)
+        record.update(paused)
         if self._clock_is == _BY_STEPS and took is not None:
-            self._trained_s += self._line_s(took, self._stride if last is not None else 1)
+            self._trained_s += self._line_s(took, steps) + beside_s
             record["elapsed_s"] = self._trained_s
         return record
 

@@ -1,0 +1,89 @@
+"""What names a save or an evaluation in a console, and what only has its words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import PhaseChange, Step
+from governor.wire import formats
+from governor.wire.records import RecordReader
+from tests.unit.wire.formats.test_dialects import read
+
+STEP = "iter {}: loss 3.1, time {}ms, mfu 3.1%"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("megatron", "will be saving checkpoint at iteration 20 to /ckpt"),
+        ("megatron", "not saving checkpoint at iteration 20 to /ckpt"),
+        ("megatron", "saving checkpoint at iteration 20"),
+        ("megatron", "    load-checkpoint ................................: (24895.07, 24895.13)"),
+        ("megatron", "    save-checkpoint ................................: (24895.07, 24895.1"),
+        ("torchtitan", "Saving the checkpoints of others."),
+        ("torchtitan", "Finished saving the checkpoint in some seconds."),
+        ("torchtune", "Saving checkpoint took long secs"),
+        ("nanogpt", "saving checkpoint to a place that I know"),
+        ("llm.c", "Writing checkpoint at step twenty"),
+        ("hf", "Error saving model checkpoint: disk full"),
+        ("hf", "***** Running Prediction *****"),
+        ("deepspeed", "Checkpoint global_step20 is about to be loaded!"),
+        ("lightning", "Epoch 0, global step 20: 'val_loss' was not in top 3"),
+    ],
+)
+def test_lines_that_have_the_words_alone(name: str, text: str) -> None:
+    log = formats.named(name)
+    log._last = (0, 1)  # A step was told.
+    assert log.record(text) is None
+
+
+def test_a_save_before_the_first_step_is_the_starts() -> None:
+    assert read("nanogpt", "saving checkpoint to out", STEP.format(1, 100))[0]["step"] == 1
+
+
+def test_a_log_that_is_followed_is_in_its_save_until_its_next_step() -> None:
+    reader = RecordReader("run", text=formats.named("nanogpt"))
+    found = []
+    for text in (STEP.format(1, 100), "saving checkpoint to out", STEP.format(2, 100)):
+        events = reader.read_line(text.encode(), MonoNs(0))
+        assert isinstance(events, tuple)
+        found += events
+    assert [type(event) for event in found] == [Step, PhaseChange, Step]
+    assert found[1].phase == "checkpoint"
+
+
+def test_the_end_of_a_save_is_training() -> None:
+    texts = (
+        "step:  1  loss:  8.1  memory: 1.00GiB(1.00%)  tps: 1,000",
+        "Saving the checkpoint.",
+        "Finished saving the checkpoint in 0.60 seconds.",
+        "step:  2  loss:  8.1  memory: 1.00GiB(1.00%)  tps: 1,000",
+    )
+    records = read("torchtitan", *texts)
+    assert [record.get("phase") for record in records] == [None, "checkpoint", "train", None]
+    assert "checkpoint_s" not in records[2]
+    assert records[3]["checkpoint_s"] == 0.6
+
+
+def test_each_process_tells_of_one_save() -> None:
+    texts = ["step:  1  loss:  8.1  memory: 1.00GiB(1.00%)  tps: 1,000"]
+    texts += [
+        f"[rank{rank}]:Finished saving the checkpoint in {seconds}.00 seconds." for rank, seconds in ((0, 5), (1, 6))
+    ]
+    records = read("torchtitan", *texts, "step:  2  loss:  8.1  memory: 1.00GiB(1.00%)  tps: 1,000")
+    assert records[-1]["checkpoint_s"] == 6.0
+
+
+def test_a_step_that_took_as_long_as_others_has_no_pause_in_it() -> None:
+    texts = [STEP.format(step, 100 + step) for step in range(1, 9)]
+    records = read("nanogpt", *texts, "saving checkpoint to out", STEP.format(9, 110))
+    assert not {"checkpoint_s", "eval_s"} & records[-1].keys()
+
+
+def test_a_step_without_a_finite_time_has_no_pause() -> None:
+    texts = [STEP.format(step, 100) for step in range(1, 9)]
+    records = read("nanogpt", *texts, "saving checkpoint to out", STEP.format(9, "9" * 30))
+    assert all(math.isfinite(records[-1].get(field, 0.0)) for field in ("checkpoint_s", "eval_s"))

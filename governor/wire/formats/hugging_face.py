@@ -70,6 +70,8 @@ class HuggingFace(Dialect):
         if value is None:
             return None
         record: dict[str, Any] = {"val_loss": value}
+        if (took_s := figure(values.get("eval_runtime"))) is not None:
+            record["eval_s"] = took_s
         return record if self._step is None else {**record, "step": self._step}
 
     def _see_bar(self, text: str) -> None:

@@ -73,8 +73,7 @@ class Pauses:
     def of_line(self, took_s: float | None, steps: int) -> tuple[dict[str, float], float]:
         """The pauses of a line of a step, by field, and what of them is beside the line's own time.
 
-        `took_s`: of one step, as the line tells, for so many `steps`. All seconds are none where two pauses were named
-        and one of them is not known.
+        `took_s`: of one step, as the line tells, for so many `steps`.
         """
         named, self._named = self._named, set()
         told: dict[str, float] = {}
@@ -84,10 +83,9 @@ class Pauses:
         more_s = self._beyond_s(took_s, sum(told.values()), steps) if named or told else 0.0
         if took_s is not None:
             self._usual.append(took_s - more_s / steps)
-        unknown = sorted(PAUSES[name] for name in named if PAUSES[name] not in told)
         if not more_s:
-            told_s = sum(told.values())
-            return ({}, 0.0) if unknown else (told, told_s)
+            return told, sum(told.values())
+        unknown = [PAUSES[name] for name in named if PAUSES[name] not in told]
         rest_s = max(0.0, more_s - sum(told.values()))
         if len(unknown) > 1:
             # An evaluation of hundreds of batches is longer than a save, where the log has had none alone.

@@ -103,6 +103,7 @@ EVALUATED: list[tuple[str, bool, tuple[str, ...]]] = [
     ("nanogpt", True, ("step 20: train loss 4.1000, val loss 4.2000",)),
     ("llm.c", False, ("val loss 4.2",)),
     ("hf", False, ("***** Running Evaluation *****", "  Num examples = 56", "  Batch size = 16")),
+    ("hf", False, ("{'eval_loss': 3.29, 'eval_runtime': 30.0, 'eval_steps_per_second': 23.1, 'epoch': 1.11}",)),
     ("lightning", False, ("Validation DataLoader 0: 100%|██████████| 2/2 [00:01<00:00,  1.50it/s]",)),
     ("nemo", False, ("Validation: iteration 10/10",)),
 ]  # fmt: skip
@@ -207,3 +208,17 @@ def test_a_save_that_is_short_beside_its_interval_is_told_by_megatrons_timer(tmp
                 "    save-checkpoint ....: (50000.00, 50000.00)",
             ]
     assert seconds(tmp_path / "a.log", "megatron", lines)[SAVE] == pytest.approx(50.0, abs=0.1)
+
+
+def test_an_evaluation_that_is_short_beside_its_interval_is_told_by_hugging_faces_runtime(tmp_path: Path) -> None:
+    """And a save behind it is what is left, where that is a pause. Its lines have dates, those of steps have none."""
+    said = [
+        "***** Running Evaluation *****",
+        "{'eval_loss': 3.29, 'eval_runtime': 1.5, 'eval_steps_per_second': 23.1, 'epoch': 1.11}",
+    ]
+    short = seconds(tmp_path / "a.log", "hf", written("hf", did({20: 1.5, 30: 0.5}, is_in=False), {20: said}))
+    assert short[EVALUATION] == pytest.approx(1.5)
+    saved = DEEPSPEED + "[Torch] Checkpoint global_step20 is about to be saved!"
+    both = seconds(tmp_path / "b.log", "hf", written("hf", did({20: 31.5}, is_in=False), {20: [*said, saved]}))
+    assert both[EVALUATION] == pytest.approx(1.5)
+    assert both[SAVE] == pytest.approx(30.0, abs=1.0)  # The bar's clock has whole seconds.

@@ -9,7 +9,7 @@ from typing import Final
 
 from governor.core.attribution import parts as part
 from governor.core.attribution.balance import Balance, Spare
-from governor.core.attribution.causes import Cause
+from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.first_step import NOT_OF_STEP, First
 from governor.core.attribution.log_pace import LogPace, lasted_ns, of_steps, paused_ns
 from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Still, Watch
@@ -137,7 +137,7 @@ class RankLine:
             self._tell(self.start if not self.has_stepped else Cause.UNKNOWN, starts - began, is_weak=is_line)
         before_ns = starts - began if is_alone else 0
         if is_line and (pause_ns := self._paused_ns(step, steps, ended - starts)):
-            self._tell(self._named() or Cause.UNKNOWN, pause_ns, is_weak=True)
+            self._tell_pause(self._named(ended) or {Cause.UNKNOWN: 1}, pause_ns)
             starts = MonoNs(starts + pause_ns)
         told = parts_of(step, ended - starts)
         if is_alone or not (self.has_stepped or is_repeated):
@@ -156,8 +156,8 @@ class RankLine:
         """
         pause_ns, told_ns = self._paused_ns(step, steps, passed_ns), lasted_ns(step, self._trained_ns(steps))
         self._settle_spare(self.balance.begin_line(is_short=2 * passed_ns < told_ns))
-        if pause_ns and (named := self._named()) is not None:
-            self._tell(named, pause_ns, is_weak=True)
+        if pause_ns and (named := self._named(MonoNs(self.told_to + passed_ns))):
+            self._tell_pause(named, pause_ns)
             passed_ns, pause_ns = passed_ns - pause_ns, 0
         if told_ns:
             told = self._balanced(step, told_ns, passed_ns, pause_ns)
@@ -363,10 +363,20 @@ class RankLine:
         trained = sorted(sum(one) - sum(one[index] for index in NOT_OF_STEP) for one in self.recent)
         return trained[len(trained) // 2] * steps if trained else self._usual_ns(steps)
 
-    def _named(self) -> Cause | None:
-        """What the log's phases say of the time since its last line."""
-        named = [cause for _, name in self.phases if (cause := _OF_PHASE.get(name)) is not None]
-        return named[-1] if named else None
+    def _named(self, ended: MonoNs) -> dict[Cause, int]:
+        """What the log's phases say of the time since its last line: how long each lasted. Without dates: the last."""
+        found, last = dict[Cause, int](), None
+        for place, (since, name) in enumerate(self.phases):
+            if (cause := _OF_PHASE.get(name)) is None:
+                continue
+            upto = self.phases[place + 1][0] if place + 1 < len(self.phases) else ended
+            last, ns = cause, min(upto, ended) - max(since, self.told_to)
+            found[cause] = found.get(cause, 0) + max(0, ns)
+        return found if any(found.values()) or last is None else {last: 1}
+
+    def _tell_pause(self, named: Shares, pause_ns: int) -> None:
+        for cause, ns in apportion(pause_ns, named).items():
+            self._tell(cause, ns, is_weak=True)
 
     def _tell(self, cause: Cause, ns: int, *, is_weak: bool = False) -> None:
         if ns > 0:

@@ -60,6 +60,19 @@ def test_a_pause_in_which_the_log_names_an_evaluation_is_one() -> None:
     assert log.end(66) == {Cause.PRODUCTIVE: 7.0, Cause.EVALUATION: 59.0}
 
 
+def test_a_pause_in_which_the_log_names_an_evaluation_and_a_save_is_both() -> None:
+    """It evaluates from second 6.5 on, saves from 26.5 on, and trains from 36.5 on: 30 of 31 seconds are named."""
+    log = Log()
+    for at in (1, 2, 3, 4, 5, 6):
+        log.line(at)
+    log.phase(6.5, "eval")
+    log.phase(26.5, "checkpoint")
+    log.phase(36.5, "train")
+    log.line(38)
+    found = log.end(38)
+    assert found == {Cause.PRODUCTIVE: 7.0, Cause.EVALUATION: 20.667, Cause.CHECKPOINT: 10.333}
+
+
 def test_a_line_that_tells_a_long_step_is_no_pause() -> None:
     log = Log()
     for at in (1, 2, 3, 4, 5, 6):

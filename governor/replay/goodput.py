@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.log_pace import lasted_ns, of_steps, paused_ns
+from governor.core.attribution.parts import whole_ns
 from governor.core.attribution.rows import Whole, whole_of
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.events.inputs import Bye, Disconnected, Event, Hello, PhaseChange, Step, TrainerExited
-from governor.core.events.step_parts import PART_FIELDS
+from governor.core.events.step_parts import EACH_STEP_FIELDS, PART_FIELDS
 from governor.replay.logs import STATES, Place, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
@@ -23,7 +25,7 @@ from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_
 from governor.wire.records import RecordReader
 
 OF_LOG: Final = 0  # A log has no ranks. Its lines are those of one.
-STEP_S_MAX: Final = 24 * 3600.0  # Of a log without times: a longer step is none.
+STEP_NS_MAX: Final = 24 * 3600 * NS_PER_S  # Of a log without times: a longer step is none.
 Fields = Mapping[str, Sequence[str]]
 
 
@@ -53,6 +55,7 @@ class LogTime:
         self._is_coarse = True  # So far its time stamps are whole seconds. Several steps may have the same.
         self._before = MonoNs(0)  # Until when its time was told before this record.
         self._last: Step | None = None
+        self._step_ns = 0  # Of a line without a save or an evaluation.
         self._number: int | None = None  # Of the last record that has one.
         self._attempt: str | None = None
         self._told: set[str] = set()
@@ -114,7 +117,7 @@ class LogTime:
         if isinstance(run, str) and (first.get("kind") == "hello" or "recording" in self._meta):
             self._ranks = RecordedRanks(run)
         else:
-            self.account.rank_begins(OF_LOG, self._now)
+            self.account.log_begins(OF_LOG, self._now, goes_on=False)
         self.account.tick(self._now, BootNs(self._now), BootNs(self._now), 0, holds=True)
 
     def _tick(self, now: MonoNs) -> None:
@@ -159,8 +162,8 @@ class LogTime:
         """A line that says that the run begins, behind steps, is another attempt's. Ranks say that by their hello."""
         if phase.phase == "init" and self._ranks is None and self._last is not None:
             self.account.attempt_begins(phase.at)
-            self.account.rank_begins(OF_LOG, phase.at)
-        self.account.phase(phase.rank, phase.began, phase.phase)
+            self.account.log_begins(OF_LOG, phase.at, goes_on=False)
+        self.account.phase(phase.rank, phase.began, phase.phase, phase.step)
 
     def _is_step(self, step: Step) -> bool:
         """Whether a record with a step is of one. Of a line without a figure of it, the number must go on.
@@ -175,7 +178,7 @@ class LogTime:
     def _step(self, step: Step) -> None:
         if not self._is_step(step):
             return
-        self.steps += step.rank == OF_LOG
+        self.steps += step.rank == OF_LOG and (self._last is None or self._last.step != step.step)
         self._told.update(name for name in _TOLD if getattr(step, name) is not None)
         if not self.clock.is_timed and self._ranks is None:
             self._tick(MonoNs(self._now + self._length_ns(step)))
@@ -188,14 +191,19 @@ class LogTime:
         self.account.step(step.rank, step, MonoNs(min(ended, self._now)))
 
     def _length_ns(self, step: Step) -> int:
-        """How long the steps since the last line took, as these themselves tell."""
-        length_s = step.step_s
-        if length_s is None and self.clock.is_timed:
-            length_s = sum(getattr(step, name) or 0.0 for name in PART_FIELDS)
-        if length_s is None or not 0 < length_s <= STEP_S_MAX:
+        """How long all since the last line took, as this one tells. Another record of its step tells pauses alone."""
+        before = self._last
+        steps = step.step - before.step if before is not None and step.step > before.step else 1
+        if before is not None and step.step == before.step:
+            return min(paused_ns(step), STEP_NS_MAX)
+        length_ns = lasted_ns(of_steps(step, steps), self._step_ns * steps)
+        if not length_ns and self.clock.is_timed:
+            length_ns = sum(whole_ns(getattr(step, name)) for name in EACH_STEP_FIELDS) * steps + paused_ns(step)
+        if not 0 < length_ns <= STEP_NS_MAX * steps:
             return 0
-        steps = step.step - self._last.step if self._last is not None and step.step > self._last.step else 1
-        return round(length_s * NS_PER_S) * steps
+        if not paused_ns(step):
+            self._step_ns = length_ns // steps
+        return length_ns
 
     def _is_whole(self) -> bool:
         """Whether the record's own time has no fraction of a second."""

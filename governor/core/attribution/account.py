@@ -15,6 +15,7 @@ from governor.core.attribution.causes import Amount, Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.held import AWAY_NS, Held
 from governor.core.attribution.loader import LoaderUse, restored_use
+from governor.core.attribution.log_line import LogLine
 from governor.core.attribution.open_end import OPEN_TIMES, Sight, Silences, Watch
 from governor.core.attribution.rank_line import RankLine
 from governor.core.attribution.told import ordinary_of, shown_by, stands_still, stood_still, sum_into, told_by, told_row
@@ -151,14 +152,7 @@ class TimeAccount:
             if rank in self._ranks:
                 self._ranks[rank].lost_at = None
             return
-        if not self._ranks:
-            self._closed_at = at
-        if not self.has_trained:
-            self._put_between(Cause.START_UP)
-        start = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
-        has_stepped, watch = goes_on and self.has_trained, Watch(self.silences)
-        self._ranks[rank] = RankLine(at, start, has_stepped=has_stepped, usual_ns=self.step_ns, watch=watch)
-        self.has_begun = True
+        self._begins(RankLine, rank, at, goes_on=goes_on)
 
     def log_begins(self, rank: int, at: MonoNs, *, goes_on: bool) -> None:
         """A log's first line is about to be taken. It may tell of all since the launch: no hello has come before it."""
@@ -171,7 +165,17 @@ class TimeAccount:
                 self.pool_usd_micros + self.between.usd_micros,
             )
             self.between = Amount()
-        self.rank_begins(rank, at, goes_on=goes_on)
+        self._begins(LogLine, rank, at, goes_on=goes_on)
+
+    def _begins(self, kind: type[RankLine], rank: int, at: MonoNs, *, goes_on: bool) -> None:
+        if not self._ranks:
+            self._closed_at = at
+        if not self.has_trained:
+            self._put_between(Cause.START_UP)
+        start = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
+        has_stepped, watch = goes_on and self.has_trained, Watch(self.silences)
+        self._ranks[rank] = kind(at, start, has_stepped=has_stepped, usual_ns=self.step_ns, watch=watch)
+        self.has_begun = True
 
     def step(self, rank: int, step: Step, ended: MonoNs) -> None:
         line = self._ranks.get(rank)
@@ -179,15 +183,16 @@ class TimeAccount:
             return
         if line.goes_back(step):  # A checkpoint was loaded in the midst of an attempt.
             self.lost_to = self.furthest_step
-        began = line.told_to
+        began, is_more = line.told_to, line.is_more(step)
         line.step(step, ended, is_repeated=self.lost_to is not None and step.step <= self.lost_to)
         self.hardware.stepped(began)
-        self.steps += 1
+        self.steps += not is_more
         self.furthest_step = max(step.step, self.furthest_step or 0)
 
-    def phase(self, rank: int, at: MonoNs, name: str) -> None:
+    def phase(self, rank: int, at: MonoNs, name: str, step: int | None = None) -> None:
+        """`step`: that a log names beside it."""
         if (line := self._ranks.get(rank)) is not None:
-            line.phase(at, name)
+            line.phase(at, name, step)
 
     def sees(self, rank: int, sight: Sight) -> None:
         if (line := self._ranks.get(rank)) is not None:

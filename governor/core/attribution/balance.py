@@ -13,8 +13,8 @@ from typing import Final
 
 from governor.core.attribution.causes import Cause
 
-# So many lines later nothing is balanced any more.
-LINES_MAX: Final = 16
+# So many lines later nothing is balanced any more: a stream's buffer of 8 KiB holds no more of a hundred bytes.
+LINES_MAX: Final = 80
 
 
 @dataclass(slots=True)

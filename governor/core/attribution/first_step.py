@@ -35,6 +35,7 @@ class First:
     before_ns: int = 0  # Of a log's: since the beginning. It is of the start, unless the line was of more steps.
     is_alone: bool = False  # A log's: no line yet tells how many steps it was of.
     is_repeated: bool = False  # An earlier attempt had trained it.
+    until: int = 0  # A log's: the number of the last line that was written with it.
 
     @property
     def ns(self) -> int:
@@ -45,7 +46,7 @@ class First:
 
         Returns what is before it: the start's, unless the next lines were written with it.
         """
-        self.steps, self.is_alone = max(1, min(steps, self.step.step)), False
+        self.steps, self.is_alone = max(1, min(steps, max(self.until, self.step.step))), False
         self.step, all_ns = of_steps(self.step, self.steps if is_of_one else 1), self.ns
         has_pause = paused_ns(second) > 0
         usual_ns = 0 if has_pause else whole_ns(of_steps(second, self.steps if is_of_one else 1).step_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from governor.core.attribution.causes import Cause
 from governor.core.attribution.parts import whole_ns
 from governor.core.events import step_parts
 from governor.core.events.inputs import Step, steps_of_line
@@ -12,6 +13,8 @@ from governor.core.events.inputs import Step, steps_of_line
 # What a line of many steps may tell of one of them. A save or an evaluation that it tells came once.
 _OF_EACH: Final = ("step_s", *step_parts.EACH_STEP_FIELDS, *step_parts.OF_WHICH_FIELDS)
 _PAUSES: Final = tuple(one for name in step_parts.NOW_AND_THEN for one in step_parts.PARTS[name])
+_TIMES: Final = (*_OF_EACH, *_PAUSES)
+_CAUSES: Final = {Cause.CHECKPOINT: step_parts.PARTS["checkpoint"], Cause.EVALUATION: step_parts.PARTS["evaluation"]}
 VOTES_MAX: Final = 15
 # A stamp lies a little off: parts fit into what has passed if they are no longer than so.
 PARTS_FIT: Final = 1.25
@@ -83,6 +86,20 @@ def of_steps(line: Step, steps: int) -> Step:
         return line
     told = {name: seconds * steps for name in _OF_EACH if (seconds := getattr(line, name)) is not None}
     return replace(line, **told)
+
+
+def merged(line: Step, more: Step) -> Step:
+    """A line, and another record of the same step: each tells what the other one does not."""
+    told = {
+        name: value for name in _TIMES if getattr(line, name) is None and (value := getattr(more, name)) is not None
+    }
+    return replace(line, **told) if told else line
+
+
+def pauses_of(line: Step) -> dict[Cause, int]:
+    """The saves and evaluations that the line tells, in nanoseconds."""
+    told = {cause: sum(whole_ns(getattr(line, name)) for name in names) for cause, names in _CAUSES.items()}
+    return {cause: ns for cause, ns in told.items() if ns}
 
 
 def paused_ns(line: Step) -> int:

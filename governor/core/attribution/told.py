@@ -48,9 +48,7 @@ def shown_by(
     weights = told_by({**gone, **living}, usual, hardware, taken=False).by_cause
     for line in living.values():
         healthy_to = max(line.told_to, hardware.until_fault(at))
-        before_ns = line.first.before_ns if line.first is not None else 0
-        pending = [(line.start, before_ns), (Cause.NOT_TOLD, line.pending_ns - before_ns)]
-        sum_into(weights, [*pending, *line.tail(healthy_to)])
+        sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns), *line.tail(healthy_to)])
         if at > healthy_to:
             sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
     return weights

@@ -114,7 +114,7 @@ def on_step(managed: ManagedRun, rank: Rank | None, step: Step, dated: MonoNs | 
 
 
 def on_phase(managed: ManagedRun, rank: Rank | None, phase: PhaseChange) -> None:
-    managed.history.time.phase(OF_LOG if rank is None else rank.rank, phase.began, phase.phase)
+    managed.history.time.phase(OF_LOG if rank is None else rank.rank, phase.began, phase.phase, phase.step)
 
 
 def on_gpus(managed: ManagedRun, sample: GpuSample, places: Sequence[int]) -> None:

@@ -21,8 +21,14 @@ class Log:
 
     def __init__(self, connection: ConnectionId | None = None) -> None:
         self.account, self.number, self.connection = TimeAccount(), 0, connection
-        self.account.rank_begins(0, MonoNs(0))
+        self.begin(MonoNs(0))
         self.tick(0)
+
+    def begin(self, at: MonoNs) -> None:
+        if self.connection is None:
+            self.account.log_begins(0, at, goes_on=False)
+        else:
+            self.account.rank_begins(0, at)
 
     def tick(self, at: float) -> MonoNs:
         now = MonoNs(round(at * NS_PER_S))
@@ -33,8 +39,8 @@ class Log:
         now, self.number = self.tick(at), self.number + steps
         self.account.step(0, Step(now, self.connection, "log", 0, self.number, step_s=step_s, **parts), now)
 
-    def phase(self, at: float, name: str) -> None:
-        self.account.phase(0, self.tick(at), name)
+    def phase(self, at: float, name: str, step: int | None = None) -> None:
+        self.account.phase(0, self.tick(at), name, step)
 
     def end(self, at: float) -> dict[Cause, float]:
         self.account.over(self.tick(at))
@@ -50,18 +56,17 @@ def test_a_pause_between_two_lines_has_no_cause() -> None:
     assert log.end(67) == {Cause.PRODUCTIVE: 8.0, Cause.UNKNOWN: 59.0}
 
 
-def test_a_pause_in_which_the_log_names_an_evaluation_is_one() -> None:
+def test_a_pause_in_which_the_log_names_an_evaluation_is_one_from_its_beginning_to_its_end() -> None:
     log = Log()
     for at in (1, 2, 3, 4, 5, 6):
         log.line(at)
     log.phase(6.5, "eval")
     log.phase(60, "train")
     log.line(66)
-    assert log.end(66) == {Cause.PRODUCTIVE: 7.0, Cause.EVALUATION: 59.0}
+    assert log.end(66) == {Cause.PRODUCTIVE: 7.0, Cause.EVALUATION: 53.5, Cause.UNKNOWN: 5.5}
 
 
 def test_a_pause_in_which_the_log_names_an_evaluation_and_a_save_is_both() -> None:
-    """It evaluates from second 6.5 on, saves from 26.5 on, and trains from 36.5 on: 30 of 31 seconds are named."""
     log = Log()
     for at in (1, 2, 3, 4, 5, 6):
         log.line(at)
@@ -70,7 +75,7 @@ def test_a_pause_in_which_the_log_names_an_evaluation_and_a_save_is_both() -> No
     log.phase(36.5, "train")
     log.line(38)
     found = log.end(38)
-    assert found == {Cause.PRODUCTIVE: 7.0, Cause.EVALUATION: 20.667, Cause.CHECKPOINT: 10.333}
+    assert found == {Cause.PRODUCTIVE: 8.0, Cause.EVALUATION: 20.0, Cause.CHECKPOINT: 10.0}
 
 
 def test_a_line_that_tells_a_long_step_is_no_pause() -> None:
@@ -222,7 +227,7 @@ def test_the_time_of_any_log_and_of_any_rank_can_be_told_and_adds_up(
             if place % 2:
                 log.account.halt_begins(now, is_hang=place % 4 == 1)
             log.account.attempt_begins(now)
-            log.account.rank_begins(0, now)
+            log.begin(now)
         row = time_row(whole_of(log.account, log.tick(at)))
         assert row["wall_s"] == pytest.approx(at, abs=1e-6)
         assert row["productive_s"] + sum(one["s"] for one in row["causes"]) == pytest.approx(at, abs=1e-6)
@@ -248,3 +253,113 @@ def test_a_save_on_a_logs_first_line_is_beside_its_steps_where_the_next_line_sho
     for number in range(1, 6):
         log.line(8.0 + 6.0 * number, 6.0, steps=10)
     assert log.end(38.0) == {Cause.PRODUCTIVE: 36.0, Cause.CHECKPOINT: 2.0}
+
+
+def test_another_record_of_a_lines_step_tells_more_of_it() -> None:
+    """As a trainer writes that logs twice a step: its loss, then its times, a fifth of a second later."""
+    log = Log()
+    for number in range(1, 11):
+        log.line(2.0 * number, steps=20)
+        log.line(2.0 * number + 0.2, 0.1, steps=0, data_s=0.02)
+    assert log.end(20.2) == {Cause.PRODUCTIVE: 16.16, Cause.DATA: 4.04}
+    assert log.account.steps == 10
+
+
+@pytest.mark.parametrize("step_s", [0.1, None])
+def test_a_save_in_a_record_of_its_own_is_behind_the_line_of_its_step(step_s: float | None) -> None:
+    log, at = Log(), 0.0
+    for number in range(1, 10):
+        at += 2.0
+        log.line(at, step_s, steps=20)
+        if number % 3 == 0:
+            at += 3.0
+            log.line(at, steps=0, checkpoint_s=3.0)
+    assert log.end(27.0) == {Cause.PRODUCTIVE: 18.0, Cause.CHECKPOINT: 9.0}
+
+
+@pytest.mark.parametrize("step_s", [0.1, None])
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_an_evaluation_behind_a_line_is_told_when_it_is_over(every: int, step_s: float | None, begins: bool) -> None:
+    """As a record of validation alone: it names the step of the line before, and its own moment.
+
+    `begins`: the log names its beginning too.
+    """
+    log, at, evaluated = Log(), 0.0, 0.0
+    for number in range(1, 21):
+        at += 2.0
+        log.line(at, step_s, steps=20)
+        if number % every == 0 and number < 20:
+            if begins:
+                log.phase(at, "eval")
+            at, evaluated = at + 8.0, evaluated + 8.0
+            log.phase(at, "eval", log.number)
+            log.phase(at, "train", log.number)
+    assert log.end(at) == {Cause.PRODUCTIVE: 40.0, Cause.EVALUATION: evaluated}
+
+
+def test_an_evaluation_between_two_lines_leaves_the_steps_before_it() -> None:
+    """Lines of ten steps, evaluations behind each fifteenth."""
+    log, at = Log(), 0.0
+    for step in range(1, 101):
+        at += 1.0
+        log.number = step - 1 if step % 10 == 0 else log.number
+        if step % 10 == 0:
+            log.number = step - 10
+            log.line(at, steps=10)
+        if step % 15 == 0:
+            at += 7.0
+            log.phase(at, "eval", step)
+            log.phase(at, "train", step)
+    found = log.end(at)
+    assert found == {Cause.PRODUCTIVE: 100.0, Cause.EVALUATION: 42.0}
+
+
+def test_lines_that_were_written_together_do_not_make_their_evaluation_the_whole_of_it() -> None:
+    """A stream with a buffer: each time a validation and five lines come at one moment."""
+    log = Log()
+    for burst in range(1, 7):
+        at = 8.0 * burst
+        log.phase(at, "eval", log.number)
+        log.phase(at, "train", log.number)
+        for _ in range(5):
+            log.line(at, 0.1, steps=10)
+    found = log.end(48.0)
+    assert found[Cause.PRODUCTIVE] == 30.0
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_of_two_pauses_behind_a_line_the_one_that_it_does_not_tell_is_the_named_one(told: bool) -> None:
+    """Each fifth line: an evaluation of thirty seconds, which the line tells, and a save of twenty, which it names."""
+    log, at, more = Log(), 0.0, {}
+    for number in range(1, 21):
+        at += 10.0 + sum(more.values()) + (20.0 if more else 0.0)
+        log.line(at, 1.0 if told else None, steps=10, **more)
+        more = {"eval_s": 30.0} if number % 5 == 0 and number < 20 else {}
+        if more:
+            log.phase(at, "checkpoint")
+    assert log.end(at) == {Cause.PRODUCTIVE: 200.0, Cause.EVALUATION: 90.0, Cause.CHECKPOINT: 60.0}
+
+
+def test_the_first_burst_of_lines_is_no_start() -> None:
+    """Four seconds of start, then bursts of forty lines, of a second each."""
+    log = Log()
+    for burst in range(1, 4):
+        for _ in range(40):
+            log.line(4.0 + 40.0 * burst, 1.0)
+    assert log.end(124.0) == {Cause.START_UP: 4.0, Cause.PRODUCTIVE: 120.0}
+
+
+def test_the_first_burst_of_lines_without_times_is_no_start() -> None:
+    log = Log()
+    for burst in range(1, 6):
+        for _ in range(5):
+            log.line(4.0 + 5.0 * burst)
+    assert log.end(29.0) == {Cause.START_UP: 4.0, Cause.PRODUCTIVE: 25.0}
+
+
+def test_a_pause_behind_one_of_the_first_lines_is_none_of_a_line_that_tells_its_time() -> None:
+    log = Log()
+    for at in (2.0, 4.0, 11.0, 13.0, 15.0):
+        log.line(at, 0.1, steps=20)
+    assert log.end(15.0) == {Cause.PRODUCTIVE: 10.0, Cause.UNKNOWN: 5.0}

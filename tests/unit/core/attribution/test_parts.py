@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from governor.core.attribution import parts as part
 from governor.core.attribution.hardware_time import computed_ns
+from governor.core.attribution.log_pace import of_steps
 from governor.core.attribution.parts import RankSums, parts_of
-from governor.core.attribution.rank_line import of_steps
 from governor.core.base.units import NS_PER_S
 from governor.core.events.step_parts import EACH_STEP_FIELDS, OF_WHICH_FIELDS, PART_FIELDS, PARTS, told_parts
 from tests.unit.core.engine.test_step import a_step

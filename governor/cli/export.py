@@ -27,6 +27,7 @@ from governor.cli.common import (
 from governor.cli.cost.charges import Scope, Unread, charges_in, journals_in, noting_unreadable
 from governor.core.base.identity import RUN_NAME
 from governor.core.money.reports.cost import exact_usd
+from governor.reports.causes import seconds
 from governor.text.table import plain
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class _Told:
         self.faulty = 0
         self.problem: str | None = None
         self.recorded = True
+        self.is_own_account: bool | None = None
+        self.behind_s: float | None = None
         self.counted: Counted | None = None
         self.spend: Spend | None = None
         self.written: Written | None = None
@@ -124,6 +127,8 @@ class _Told:
             **self.summary(),
             "last_step": self.counted.last_step,
             "spend_usd": exact_usd(self.spend.total) if self.spend.is_known else None,
+            "is_own_account": self.is_own_account,
+            "account_behind_s": self.behind_s,
             "lines_unread": self.faulty,
             "problem": self.problem,
         }
@@ -138,6 +143,11 @@ class _Told:
     def end(self) -> None:
         if not self.recorded:
             remark(f"run {self.run} has no recording: no series by step, but what the journal says")
+        if self.behind_s is not None:
+            remark(
+                f"the journal's account of run {self.run} ends {seconds(self.behind_s)} before its recording: the "
+                "causes are the recording's, without other tenants, hardware and what was before it"
+            )
         if self.faulty:
             remark(f"{self.faulty:,} lines of the recording could not be read and are in no figure here")
         if self.problem is not None:
@@ -174,6 +184,7 @@ def _export(run: str, form: str, target: str, every: int, config: Path | None) -
                 progress.reading(told.counted)
                 into.put(item)
             told.faulty, told.problem = recording.faulty, recording.problem
+            told.is_own_account, told.behind_s = recording.causes.is_own, recording.causes.behind_s
             told.written = into.finish(told.summary())
     except ExportRefused as error:
         raise Failed(plain(str(error))) from error

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.account import WINDOW_NS
 from governor.core.attribution.causes import Amount, Cause
-from governor.core.base.units import MonoNs, UsdMicros
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
 from governor.exports.series import Causes
 from governor.replay.goodput import LogTime
+from governor.replay.launches import Launches
 
 PERIOD_NS: Final = WINDOW_NS  # Causes move no faster.
 STALE_NS: Final = 3 * WINDOW_NS  # A journal is behind a run that goes on.
 Paid = Callable[[int], UsdMicros | None]
 
 
+class OwnAccount(NamedTuple):
+    """What a run's journal says of its time and money, as of `wall`: until then it was counted. None: unknown."""
+
+    by_cause: Mapping[Cause, Amount]
+    wall: int | None
+
+
 class RecordedCauses:
     """`paid`: what the run was charged until a wall time; None: unknown. Money before the recording is in no cause.
 
-    `run`: the account that the governor has kept of the whole run. It is told as the last one.
+    `run`: the account that the governor has kept of the whole run. It is told as the last one, unless it is behind.
     """
 
-    def __init__(self, paid: Paid, run: Mapping[Cause, Amount] | None = None) -> None:
-        self._run = run or {}
+    def __init__(self, paid: Paid, run: OwnAccount | None = None) -> None:
+        self.is_own: bool | None = None  # Whether the last point is the run's own account. None: there is no point.
+        self.behind_s: float | None = None  # By so much that account ends before the recording.
+        self._run = run
         self._time = LogTime(paid=self._spent)
+        self._launches = Launches(self._time)
         self._paid = paid
         self._ahead_ns = 0
         self._paid_before: UsdMicros | None = None
@@ -37,7 +48,7 @@ class RecordedCauses:
     def hear(self, record: dict[str, Any], ahead_ns: int, step: int) -> Iterator[Causes]:
         """Count a frame or a note. `ahead_ns`: the wall clock minus the recording's."""
         self._ahead_ns = ahead_ns
-        self._time.read(record)
+        self._launches.read(record)
         now = self._time.clock.now
         if self._told_at is None:
             self._told_at = now
@@ -52,9 +63,19 @@ class RecordedCauses:
             yield self._told(self._time.clock.now, step, self._whole(self._time.whole.by_cause))
 
     def _whole(self, recorded: Mapping[Cause, Amount]) -> Mapping[Cause, Amount]:
-        """The run's own account, which also knows other tenants and hardware, unless it ends before the recording."""
-        run_ns, recorded_ns = (sum(amount.ns for amount in one.values()) for one in (self._run, recorded))
-        return self._run if self._run and run_ns + STALE_NS >= recorded_ns else recorded
+        """The run's own account, which also knows other tenants and hardware, unless it ends before the recording.
+
+        Until when each was counted decides. Their lengths do not: either may have launches that the other has not.
+        """
+        self.is_own = False
+        if self._run is None or self._run.wall is None or not self._run.by_cause:
+            return recorded
+        behind_ns = self._time.clock.now + self._ahead_ns - self._run.wall
+        if behind_ns > STALE_NS:
+            self.behind_s = behind_ns / NS_PER_S
+            return recorded
+        self.is_own = True
+        return self._run.by_cause
 
     def _spent(self, now: MonoNs) -> int:
         paid = self._paid(now + self._ahead_ns)

@@ -5,17 +5,16 @@ Of a node's ranks the lowest speaks for the run: it has the same steps. Causes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import PART_FIELDS
 from governor.core.runs.own_time import StepEnds
-from governor.exports.causes import Paid, RecordedCauses
+from governor.exports.causes import OwnAccount, Paid, RecordedCauses
 from governor.exports.series import (
     OF_FRAMES,
     OTHER_S,
@@ -40,13 +39,13 @@ STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
 class Recording:
     """One pass over a run's recording in the order in which it was written."""
 
-    def __init__(self, directory: Path, run: str, paid: Paid, account: Mapping[Cause, Amount] | None = None) -> None:
+    def __init__(self, directory: Path, run: str, paid: Paid, account: OwnAccount | None = None) -> None:
         self.faulty = 0  # Lines that are no frames.
         self.problem: str | None = None  # One line, where a part could not be read.
         self._directory = directory
         self._run = run
         self._clock = RecordedClock()
-        self._causes = RecordedCauses(paid, account)
+        self.causes = RecordedCauses(paid, account)
         self._attempt = ""
         self._ranks: dict[int, int] = {}  # Of the present attempt: each connection's rank.
         self._tokens_per_step: int | None = None
@@ -68,14 +67,14 @@ class Recording:
                 if isinstance(record, list):
                     self.faulty += 1
                 elif self._is_head(record):
-                    self._causes.begin(record)
+                    self.causes.begin(record)
                 else:
                     yield from self._read(record)
                     if is_frame(record) or is_note(record):
-                        yield from self._causes.hear(record, self._clock.wall_ahead_ns, self._step)
+                        yield from self.causes.hear(record, self._clock.wall_ahead_ns, self._step)
         except LogUnreadable as error:
             self.problem = str(error)
-        yield from self._causes.close(self._step)
+        yield from self.causes.close(self._step)
 
     def _is_head(self, record: dict[str, Any]) -> bool:
         """Whether it is the recording's first line. Raises `LogUnreadable` if that is of another run."""

@@ -15,6 +15,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.events.inputs import Bye, Disconnected, Event, Hello, PhaseChange, Step, TrainerExited
 from governor.core.events.step_parts import EACH_STEP_FIELDS, PART_FIELDS
+from governor.replay.launches import Launches
 from governor.replay.logs import STATES, Place, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
@@ -285,13 +286,14 @@ def goodput_of(
 def _read(path: Path, log: LogTime, retold: Retold, problems: _Problems, text: TextOptions) -> None:
     """All of a log: steps, and points of causes among them."""
     has_own = retold.by_cause is not None  # Of another file: no fault of this one's is in it.
+    launches = Launches(log)
     try:
         for place, record in records(path, {**log.fields, **FIELDS}, text):
             if isinstance(record, list):
                 fault: str | None = "; ".join(record)
             else:
                 times = retold.take(record)
-                fault = log.read(record if times is None else times)
+                fault = launches.read(record if times is None else times)
             if fault is None:
                 continue
             problems.skip(path, place, fault)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -19,7 +19,6 @@ from governor.adapters.machine import lock_file
 from governor.cli.common import ExitCode, Failed, settings_from, sockets
 from governor.cli.cost.charges import journals_in
 from governor.core.attribution.account import TimeAccount
-from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import told_time, whole_of
 from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
@@ -29,6 +28,9 @@ from governor.reports.run.facts import RunFacts
 from governor.reports.run.series import RunSeries
 from governor.text.table import plain
 from governor.wire import control_client
+
+if TYPE_CHECKING:
+    from governor.exports.causes import OwnAccount
 
 HALTS_MAX: Final = 1_000
 FAILURES_MAX: Final = 200
@@ -195,12 +197,20 @@ def _kept(run: str, state_dir: Path, unread: list[str]) -> Kept | None:
     return max(found, key=lambda one: int(one.row.get("wall_ns") or 0), default=None)
 
 
-def account_of(run: str, state_dir: Path) -> Mapping[Cause, Amount] | None:
+def account_of(run: str, state_dir: Path) -> OwnAccount | None:
     """What the run's time and dollars went to, by its journal, as its report has them. None: it has no account."""
+    from governor.exports.causes import OwnAccount
+
     kept = _kept(run, state_dir, [])
+    time = kept.row.get("time") if kept is not None else None
+    if kept is None or time is None:
+        return None
     try:
-        time = kept.row.get("time") if kept is not None else None
-        return None if time is None else whole_of(TimeAccount.restored(time, same_boot=False)).by_cause
+        wall, boot, counted_to = kept.row.get("wall_ns"), kept.row.get("boot_ns"), time.get("boot_to")
+        if isinstance(wall, int) and isinstance(boot, int) and isinstance(counted_to, int):
+            wall -= max(0, boot - counted_to)  # The row may be newer than its account.
+        by_cause = whole_of(TimeAccount.restored(time, same_boot=False)).by_cause
+        return OwnAccount(by_cause, wall if isinstance(wall, int) else None)
     except _NOT_OURS:
         return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from governor.adapters.journal.writer import open_journal
+from governor.core.attribution.account import TimeAccount
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.machine import GpuSample
@@ -65,11 +66,13 @@ LINES: Sequence[ReceivedFrame | bytes] = (
 
 def leave_recording(
     state: Path, lines: Sequence[ReceivedFrame | bytes] = LINES, number: int = 1, run: str = RUN,
-    wall_s: int = WALL_S,
+    wall_s: int = WALL_S, *, continues: bool | None = None,
 ) -> Path:  # fmt: skip
+    """`continues`: nothing was missed since the segment before. None: as of one governor."""
     directory = state / "recordings" / RUN
     directory.mkdir(parents=True, exist_ok=True)
-    begin = recording.head(run, FACTS, mono_ns=0, wall_ns=wall_s * NS_PER_S, continues=number > 1)
+    goes_on = number > 1 if continues is None else continues
+    begin = recording.head(run, FACTS, mono_ns=0, wall_ns=wall_s * NS_PER_S, continues=goes_on)
     told = [line if isinstance(line, bytes) else recording.line(line) for line in lines]
     path = directory / segment_name(number)
     path.write_bytes(gzip.compress(b"".join((begin, *told)), mtime=0))
@@ -80,6 +83,11 @@ def charge(name: str, begin: float, end: float, micros: int, run: str = RUN) -> 
     line = Line(LineKind.COMPUTE, "8x H100", Unit.HOUR, 22_000_000, "config", "2027-01-01")
     span = WallNs(wall(begin)), WallNs(wall(end))
     return charge_row(Charge(name, Place("n"), Payer(run), line, *span, 1, UsdMicros(micros)))
+
+
+def account_row(account: TimeAccount, second: float) -> dict[str, Any]:
+    """A run's row of a journal, as a governor writes it at this second."""
+    return {"run": RUN, "wall_ns": wall(second), "boot_ns": at(second), "time": account.snapshot()}
 
 
 def row(kind: str, second: float, data: dict[str, Any], incident: str | None = None, run: str = RUN) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,17 @@ from governor.core.events.step_parts import OF_WHICH_FIELDS
 from governor.exports.series import OF_FRAMES
 from governor.wire import recording
 from tests.tidy.sources import ROOT
-from tests.unit.exports.exported import RUN, at, charge, hello, leave_journal, leave_recording, read_lines, step
+from tests.unit.exports.exported import (
+    RUN,
+    account_row,
+    at,
+    charge,
+    hello,
+    leave_journal,
+    leave_recording,
+    read_lines,
+    step,
+)
 from tests.unit.exports.test_export import document, export
 from trainer_shim.wire import FRAMES
 
@@ -52,18 +63,33 @@ def test_causes_add_up_to_the_recordings_time_and_to_its_money(state: Path, tmp_
         assert all(after[cause] >= value for cause, value in before.items()), "cumulative"
 
 
-@pytest.mark.parametrize(("own_s", "is_told"), [(40, True), (3, False)])
-def test_the_last_causes_are_those_of_the_runs_own_account(
-    state: Path, tmp_path: Path, own_s: int, *, is_told: bool
+@pytest.mark.parametrize("own_s", [3, 400])
+@pytest.mark.parametrize(("counted_to_s", "is_told"), [(100, True), (40, True), (15, True), (5, False), (None, False)])
+def test_the_last_causes_are_the_runs_own_account_unless_that_ends_before_the_recording(
+    state: Path, tmp_path: Path, counted_to_s: int | None, own_s: int, *, is_told: bool
 ) -> None:
     amounts = {Cause.PRODUCTIVE: Amount(NS_PER_S, 100), Cause.OTHER_TENANTS: Amount((own_s - 1) * NS_PER_S, 3_900)}
-    row = {"time": TimeAccount(by_cause=amounts, has_begun=True).snapshot()}
+    row = account_row(TimeAccount(by_cause=amounts, has_begun=True), counted_to_s or 0)
+    if counted_to_s is None:
+        del row["wall_ns"]
     leave_recording(state, [hello(0), *(step(n, n, step_s=1.0, **SECONDS) for n in range(1, 41))])
     leave_journal(state, [], [charge("c1", 0, 40, 4_000)], {RUN: row})
-    document(RUN, "--jsonl", str(tmp_path))
+    code, out, err = export(RUN, "--jsonl", str(tmp_path), "--json")
+    told = json.loads(out)
+    assert (code, told["is_own_account"]) == (0, is_told)
+    assert told["account_behind_s"] == (35 if counted_to_s == 5 else None)
+    assert err.count("\n") == (counted_to_s == 5), "one line says it"
     last = {cause: value for cause, value in causes(tmp_path, "_s")[-1].items() if value}
     assert (last == {"productive": 1.0, "other_tenants": own_s - 1.0}) is is_told
     assert (causes(tmp_path, "_usd")[-1].get("other_tenants") == 0.0039) is is_told
+
+
+def test_an_account_is_as_old_as_its_own_count_whenever_its_row_was_written(state: Path, tmp_path: Path) -> None:
+    account = TimeAccount(by_cause={Cause.PRODUCTIVE: Amount(40 * NS_PER_S)}, has_begun=True)
+    account.held.boot_to = at(5)
+    leave_recording(state, [hello(0), *(step(n, n, step_s=1.0, **SECONDS) for n in range(1, 41))])
+    leave_journal(state, [], [], {RUN: account_row(account, 300)})
+    assert json.loads(export(RUN, "--jsonl", str(tmp_path), "--json")[1])["account_behind_s"] == 35
 
 
 def test_without_a_price_causes_have_seconds_alone(state: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from governor.replay.retold import Retold
 from governor.wire import recording
 from governor.wire.cause_series import amounts_of, series_of
 from governor.wire.recording import ReceivedFrame
-from tests.unit.exports.exported import RUN, at, charge, gpus, hello, leave_journal, leave_recording, step
+from tests.unit.exports.exported import RUN, account_row, at, charge, gpus, hello, leave_journal, leave_recording, step
 from tests.unit.exports.test_export import document
 from tests.unit.exports.test_export_goodput import READS
 from trainer_shim.wire import encode, head
@@ -93,7 +93,7 @@ def leave(state: Path, lines: list[ReceivedFrame | bytes], hung_s: int, *, is_pr
         account.by_cause[Cause.HANG] = part
     leave_recording(state, lines)
     charges = [charge("c1", 0, 200, 400_000)] if is_priced else []
-    leave_journal(state, [], charges, {RUN: {"run": RUN, "time": account.snapshot()}})
+    leave_journal(state, [], charges, {RUN: account_row(account, 200)})
 
 
 def told(*words: str) -> dict[str, Any]:

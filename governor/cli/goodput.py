@@ -74,6 +74,7 @@ def goodput(
     costgov goodput runs/ --json
     """
     from governor.cli.report.known import Progress
+    from governor.exports.owned import is_changed
     from governor.replay.goodput import goodput_of
     from governor.replay.logs import logs
     from governor.replay.readers.text import TextOptions
@@ -90,7 +91,8 @@ def goodput(
     text = TextOptions(text_format, sequence_length, gpus)
     for number, (path, causes) in enumerate(found.items(), start=1):
         said: list[str] = []
-        one = goodput_of(path, price, fields, replace(text, tell=said.append), causes)
+        options = replace(text, tell=said.append)
+        one = goodput_of(path, price, fields, options, causes, is_changed=is_changed(causes or path))
         progress.clear()
         for line in (*said[:SAID_MAX], *([one.problem] if one.problem is not None else [])):
             complain(plain(line))

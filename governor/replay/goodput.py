@@ -20,7 +20,7 @@ from governor.replay.logs import STATES, Place, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
 from governor.replay.readers.text import TextOptions
-from governor.replay.retold import FIELDS, MISSING, Retold
+from governor.replay.retold import CHANGED, FIELDS, MISSING, Retold
 from governor.wire.jsonl import DEFAULT_FIELDS, timed
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import RecordReader
@@ -254,19 +254,25 @@ class _Problems:
 
 
 def goodput_of(
-    path: Path, price: UsdMicros | None, fields: Fields, text: TextOptions, causes: Path | None = None
-) -> LogGoodput:
+    path: Path, price: UsdMicros | None, fields: Fields, text: TextOptions, causes: Path | None = None, *,
+    is_changed: bool = False,
+) -> LogGoodput:  # fmt: skip
     """The account of one log: that of its run where it is an export that has it, else the one of its steps.
 
-    `causes`: the file of the same export that has causes alone. It may be `path` itself.
+    `causes`: the file of the same export that has causes alone. It may be `path` itself. `is_changed`: the file that
+    has the account is not as it was exported. Lines of it may be gone, so its last point is not the run's.
     """
     log, retold, problems = LogTime(price, fields), Retold(), _Problems()
     if causes is not None:
         _read_causes(causes, retold, problems)
-    if causes == path and retold.by_cause is None:
+        if is_changed:
+            retold.lose(CHANGED)
+    if causes == path and retold.by_cause is None and not is_changed:
         problems = _Problems()  # It may be any log that has the name.
-    if causes != path or retold.by_cause is None:
+    if causes != path or (retold.by_cause is None and not is_changed):
         _read(path, log, retold, problems, text)
+        if is_changed:
+            retold.lose(CHANGED)
     log.end()
     whole = retold.whole(price, log.steps if log.records else retold.step)
     if whole is not None and whole.wall_ns:

@@ -16,6 +16,7 @@ from governor.wire.jsonl import date_seconds
 
 FIELDS: Final[Mapping[str, Sequence[str]]] = {"causes": (PREFIX,)}  # As an event file's reader is asked for its tags.
 MISSING: Final = "how sure each cause is, and which rank it is of: `costgov report` says so"
+CHANGED: Final = "its file is not as it was exported"
 # Points come every ten seconds, and at the end. Steps that go on behind the last one are of an export that was cut.
 BEHIND_MAX_S: Final = 30.0
 _EVENTS: Final = "events/"  # They are told as they happened, also after the run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,51 @@ def test_an_export_that_lost_its_last_lines_is_told_by_its_steps(state: Path, tm
     (log,) = json.loads(result.stdout)["logs"]
     assert log["wall_s"] == pytest.approx(56, abs=1)
     assert (result.exit_code, "causes.jsonl: does not tell" in result.stderr) == (ExitCode.FAILED, True)
+
+
+def cut(path: Path, lines: int) -> None:
+    """Behind a line: what is left is as good as a whole file."""
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+
+
+@pytest.mark.parametrize("lines", [1, 2, 4])
+def test_a_file_of_causes_that_is_not_as_it_was_exported_is_no_account(state: Path, tmp_path: Path, lines: int) -> None:
+    leave(state, list(healthy()), 0)
+    document(RUN, "--jsonl", str(tmp_path / "to"))
+    assert len((tmp_path / "to/causes.jsonl").read_bytes().splitlines()) == 5
+    cut(tmp_path / "to/causes.jsonl", lines)
+    result = CliRunner().invoke(cli, ("goodput", "--json", str(tmp_path / "to")))
+    (log,) = json.loads(result.stdout)["logs"]
+    assert not any(one["evidence"].startswith(RETOLD) for one in log["causes"])
+    assert (log["steps"], log["wall_s"]) == (40, pytest.approx(44, abs=2))
+    assert (result.exit_code, result.stderr.count("does not tell the account")) == (ExitCode.FAILED, 1)
+    (tmp_path / "to/performance_metrics.jsonl").unlink()
+    alone = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to/causes.jsonl")))
+    assert (alone.exit_code, alone.stdout, alone.stderr.count("\n")) == (ExitCode.FAILED, "", 1)
+
+
+def test_an_event_file_that_is_not_as_it_was_exported_has_no_account(state: Path, tmp_path: Path) -> None:
+    leave(state, list(healthy()), 0)
+    document(RUN, "--to", "tensorboard", str(tmp_path / "to"))
+    (path,) = tmp_path.glob(f"to/{RUN}/events.*")
+    whole, at, ends = path.read_bytes(), 0, [0]
+    while at < len(whole):  # A record: its length in eight bytes, four of a sum, itself, and four of a sum.
+        at += 16 + int.from_bytes(whole[at : at + 8], "little")
+        ends.append(at)
+    path.write_bytes(whole[: ends[len(ends) // 2]])
+    log = goodput(str(tmp_path / "to"))
+    assert not any(one["evidence"].startswith(RETOLD) for one in log["causes"])
+    assert [line for line in log["missing"] if "the account of its run" in line]
+
+
+def test_an_export_in_which_nothing_was_changed_is_told_after_it_was_copied(state: Path, tmp_path: Path) -> None:
+    leave(state, list(healthy()), 0)
+    document(RUN, "--jsonl", str(tmp_path / "to"))
+    shutil.copytree(tmp_path / "to", tmp_path / "copy")
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "to/causes.jsonl", tmp_path / "other")  # Nothing says there what it was.
+    for path in ("copy", "other"):
+        assert all(one["evidence"].startswith(RETOLD) for one in goodput(str(tmp_path / path))["causes"])
 
 
 BAD: list[dict[str, Any]] = [

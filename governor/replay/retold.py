@@ -40,9 +40,10 @@ class Retold:
     def take(self, record: Mapping[str, Any], prefix: str = PREFIX) -> dict[str, Any] | None:
         """Else than None: it is a point of causes, and this is what others may read of it, its time.
 
-        `prefix`: "" of a file that has such points alone.
+        `prefix`: "" of a file that has such points alone. An export's point has nothing else: what has is somebody's.
         """
-        if not any(key.startswith(prefix) for key in record):
+        is_point = any(key.startswith(prefix) for key in record)
+        if not is_point or not all(key.startswith(prefix) or key in BESIDE for key in record):
             self._see(record)
             return None
         found = amounts_of(record, prefix)

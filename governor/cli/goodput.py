@@ -183,10 +183,23 @@ def _show(known: Sequence[LogGoodput]) -> None:
     show_drawn(render_rows(table.heads, table.rows, total=True, screen=screen))
     if not is_priced and any(one.is_priced for one in known):
         show_line("not told: dollars, as some of the logs have none; --price USD gives them", "yellow")
-    missing = dict.fromkeys(line for one in known for line in one.missing)
-    for line in missing:
-        of = sum(line in one.missing for one in known)
-        show_line(f"not told: {line}" + (f" ({of} of {len(known)} logs)" if len(known) > 1 else ""), "yellow")
+    said = [[*_unsure(one), *(f"not told: {line}" for line in one.missing)] for one in known]
+    for line in dict.fromkeys(line for lines in said for line in lines):
+        of = sum(line in lines for lines in said)
+        show_line(plain(line) + (f" ({of} of {len(known)} logs)" if len(known) > 1 else ""), "yellow")
+
+
+def _unsure(log: LogGoodput) -> list[str]:
+    """A line for each cause that is a bound, or of which a part alone was seen: the table has its figure as any other.
+
+    What is unknown says so by its name, and an export's account cannot tell how sure it is.
+    """
+    from governor.core.attribution.causes import Cause
+    from governor.core.attribution.rows import time_row
+
+    by_name = {one.value for one in (Cause.UNKNOWN, Cause.NOT_TOLD, *log.whole.retold)}
+    causes = [one for one in time_row(log.whole)["causes"] if one["s"] > 0 and one["cause"] not in by_name]
+    return [f"low confidence: {words(one['cause'])}: {one['evidence']}" for one in causes if one["confidence"] == "low"]
 
 
 def _causes_table(time: Mapping[str, Any], *, is_priced: bool) -> Table:

@@ -164,6 +164,7 @@ def test_dollars_are_shown_where_the_export_has_them(state: Path, tmp_path: Path
     document(RUN, "--jsonl", str(tmp_path / "to"))
     shown = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to"))).stdout
     assert ("DOLLARS" in shown) is is_priced
+    assert RETOLD not in shown, "one line says that an export does not tell how sure a cause is"
     (tmp_path / "log.jsonl").write_text("".join(f'{{"t": {n}, "step": {n}, "loss": 2.0}}\n' for n in range(9)))
     words = ("goodput", str(tmp_path / "to"), str(tmp_path / "log.jsonl"))
     assert "$/HOUR" not in CliRunner().invoke(cli, words).stdout, "half of a sum is none"

@@ -1,0 +1,39 @@
+"""`costgov goodput` as people read it: what it is not sure of stands there too, as in its JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from governor.cli.main import cli
+
+PARTS = {"data_s": 0.1, "forward_s": 0.3, "backward_s": 0.5}
+LOGS: dict[str, tuple[dict[str, Any], bool]] = {  # And whether one of its causes is a bound.
+    "one rank's time in collectives": ({**PARTS, "comm_s": 0.2}, True),
+    "what is timed": (PARTS, False),
+    "unknown alone": ({"forward_s": 0.1, "backward_s": 0.1, "step_s": 1.0}, False),
+}
+
+
+def goodput(*words: str) -> str:
+    result = CliRunner().invoke(cli, ("goodput", *words))
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_cause_of_low_confidence_is_told_so(tmp_path: Path, name: str) -> None:
+    parts, is_bound = LOGS[name]
+    path, beside = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
+    path.write_text("".join(json.dumps({"t": 1.0 * n, "step": n, "loss": 2.0, **parts}) + "\n" for n in range(20)))
+    beside.write_text("".join(json.dumps({"t": 1.0 * n, "step": n, "loss": 2.0}) + "\n" for n in range(20)))
+    (log,) = json.loads(goodput(str(path), "--json"))["logs"]
+    low = [one for one in log["causes"] if one["confidence"] == "low" and one["s"] > 0 and one["cause"] != "unknown"]
+    assert bool(low) is is_bound
+    for shown in (goodput(str(path)), goodput(str(path), str(beside))):
+        assert shown.count("low confidence") == len(low)
+        assert all(one["evidence"] in shown for one in low)

@@ -51,11 +51,16 @@ class Places(NamedTuple):
 
 
 def places_of(config: Path | None, state_dir: Path | None) -> Places:
-    """`state_dir`: as the user names it; its recordings are below it. Else what the settings say."""
+    """`state_dir`: as the user names it; its recordings are below it. Else what the settings say.
+
+    It may be the directory of one launched command, runs/NAME: its recordings are those of the directory that has it.
+    """
     if state_dir is not None:
         if not state_dir.is_dir():
             raise Failed(f"{state_dir}: no directory; name the state directory of a governor")
-        return Places(state_dir, state_dir / "recordings")
+        whole = Path(os.path.abspath(state_dir))
+        is_of_command = whole.parent.name == "runs" and not os.path.isdir(whole / "recordings")
+        return Places(state_dir, (whole.parent.parent if is_of_command else state_dir) / "recordings")
     paths = settings_from(config).paths
     return Places(paths.state_dir, paths.recordings_dir, paths.control_socket, paths.runtime_dir)
 

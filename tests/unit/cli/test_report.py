@@ -76,6 +76,20 @@ def test_the_state_directory_may_be_named(ran: Path, monkeypatch: pytest.MonkeyP
     assert (code, said.count("\n")) == (ExitCode.FAILED, 0)
 
 
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_the_directory_of_a_launched_command_may_be_named(
+    ran: Path, monkeypatch: pytest.MonkeyPatch, *, is_relative: bool
+) -> None:
+    """Its journal is there. Recordings of all launches are in the state directory that has it."""
+    record(ran)
+    directory = ran / "state" / "runs" / "gpt"
+    monkeypatch.chdir(directory)
+    code, text, _ = call("report", "gpt", "--json", "--state-dir", "." if is_relative else str(directory))
+    beside = call("report", "gpt", "--json", "--state-dir", str(ran / "state"))
+    assert (code, text) == (ExitCode.OK, beside[1])
+    assert json.loads(text)["usd"] == 2.5
+
+
 @pytest.mark.parametrize(("name", "begins"), [("r.html", "<!doctype html>"), ("r.md", "# Run gpt"), ("r.json", "{")])
 def test_the_ending_of_the_file_says_what_is_written(ran: Path, tmp_path: Path, name: str, begins: str) -> None:
     assert call("report", "gpt", "--output", str(tmp_path / name))[0] == ExitCode.OK

@@ -88,7 +88,9 @@ def on_hello(managed: ManagedRun, rank: Rank, at: MonoNs, *, is_new: bool, had_e
     account = managed.history.time
     if is_new:
         account.attempt_begins(at, ended_well=had_ended_well)
-    account.rank_begins(rank.rank, at, goes_on=not is_new)
+    # Others of an attempt come after the first one. Before anybody has stepped in it, none goes on.
+    goes_on = not is_new and managed.run.first_step_at is not None
+    account.rank_begins(rank.rank, at, goes_on=goes_on)
 
 
 def on_log_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:

@@ -223,12 +223,12 @@ class TimeAccount:
         if any(line.has_stepped for line in self._ranks.values()):
             self.loader.look(sample)
 
-    def halt_begins(self, at: MonoNs, *, is_hang: bool) -> None:
-        """A verdict has come, and the run was charged up to it. What follows is the halt's."""
+    def halt_begins(self, at: MonoNs, *, is_hang: bool, since: MonoNs | None = None) -> None:
+        """A verdict has come, and the run was charged up to it. What follows is the halt's. `since`: none moved."""
         for line in self._ranks.values():
             if is_hang:
-                line.halts(at)
-                line.give_up(Cause.HANG, self.hardware.until_fault(at))
+                line.halts(healthy_to := self.hardware.until_fault(at), since)
+                line.give_up(Cause.HANG, healthy_to)
         self._end_all(at)
         self._put_between(self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN))
         self._is_halted = True

@@ -164,10 +164,7 @@ class RankLine:
         """
         stands, phase = None if is_good else self.stands(at, is_cut=True), self.open_cause
         for cause, ns in self.tail(at, is_cut=True, is_good=is_good):
-            if cause is Cause.NOT_TOLD:
-                self.like_ns += ns
-            else:
-                self._tell(cause, ns, is_weak=cause is Cause.HANG and stands is not None and bool(stands.what))
+            self._tell(cause, ns, is_weak=cause is Cause.HANG and stands is not None and bool(stands.what))
         if stands is not None and stands.like_ns:  # It stood still in that phase, and nobody knows from when on.
             like_ns = min(stands.like_ns, self.direct.get(phase, 0) - self.weak.get(phase, 0))
             self.weak[phase] = self.weak.get(phase, 0) + like_ns
@@ -231,15 +228,19 @@ class RankLine:
         still_ns = lost_at - max(since, self.watch.sight.moved_at)
         return self.watch.told(cause, still_ns, still_ns - beyond.ns)
 
-    def halts(self, at: MonoNs) -> None:
-        """A rule of silence halts it. A phase is told up to its last hook, and the time behind it is a hang."""
+    def halts(self, at: MonoNs, since: MonoNs | None) -> None:
+        """A rule of silence halts it. What is behind `since`, when the last rank of the run moved, is a hang.
+
+        Before that the others moved, and this one may have loaded or waited for them: it is as a cut then would be.
+        """
         cause, sight = self.open_cause, self.watch.sight
         in_phase = sight is not None and not self.is_finished and cause in NAMES
-        if in_phase and sight is not None and sight.moved_at > self.told_to:
-            moved_at = min(at, sight.moved_at)
-            for one, ns in self.tail(moved_at):
-                self._tell(one, ns)
-            self.told_to = moved_at
+        moved_at = max(self.told_to, min(at, since if since is not None else self.told_to))
+        if sight is not None:
+            self.watch.sight = sight._replace(moved_at=max(moved_at, sight.moved_at))
+        for one, ns in self.tail(moved_at, is_cut=True):
+            self._tell(one, ns)
+        self.told_to = moved_at
         still_ns = max(0, at - self.told_to)
         self.still = self.watch.told(cause, still_ns) if in_phase else Still(still_ns)
 
@@ -256,7 +257,9 @@ class RankLine:
         return taken
 
     def _tell(self, cause: Cause, ns: int, *, is_weak: bool = False) -> None:
-        if ns > 0:
+        if cause is Cause.NOT_TOLD:  # Of a step that was cut: nothing else will tell.
+            self.like_ns += ns
+        elif ns > 0:
             self.direct[cause] = self.direct.get(cause, 0) + ns
             if is_weak:
                 self.weak[cause] = self.weak.get(cause, 0) + ns

@@ -7,13 +7,29 @@ from typing import Any, Final, NamedTuple
 
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.fetch import Fetch
-from governor.core.runs.state import Rank
+from governor.core.runs.state import Rank, Run
 
 STACK_FRAMES_SHOWN: Final = 12
 # A loader's start has workers to start and buffers to fill, an epoch's order to draw. How long that takes is known once
 # it has been started twice: the first start of an attempt is often quicker, because less has been read by then.
 STARTS_MIN: Final = 2
 FRAME_CHARS_MAX: Final = 100  # In a sentence.
+
+
+def judged(run: Run) -> list[Rank]:
+    """The ranks whose progress counts: they are connected, and have not said that they end."""
+    return [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
+
+
+def moved_at(ranks: Sequence[Rank]) -> MonoNs:
+    """When the last one of them moved. A rank that moves excuses all others, which may wait for it."""
+    return max(rank.progress_at for rank in ranks)
+
+
+def still_since(run: Run) -> MonoNs | None:
+    """From when on none of its ranks moves, as the rule `hang` counts it. None: it has none."""
+    ranks = judged(run)
+    return moved_at(ranks) if ranks else None
 
 
 class DataSleep(NamedTuple):

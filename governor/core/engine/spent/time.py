@@ -14,7 +14,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.inputs import PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostSample
-from governor.core.rules.stillness import sleeps_in_data
+from governor.core.rules import stillness
 from governor.core.runs import own_time
 from governor.core.runs.state import Rank
 
@@ -53,7 +53,7 @@ def _still_sight(managed: ManagedRun, rank: Rank, at: MonoNs) -> Sight:
     rules = [rule for rule in managed.policy.rules if rule.trigger == "hang"]
     due = (managed.rules.fires_at(rule, at) for rule in rules)
     is_overdue = any(moment is not None and moment <= at for moment in due)
-    fetch_ns = rank.fetch.longest_ns if rank.fetch is not None and sleeps_in_data(rank) else None
+    fetch_ns = rank.fetch.longest_ns if rank.fetch is not None and stillness.sleeps_in_data(rank) else None
     may_fetch_ns = min((rule.params.get("data_min", UNSEEN_NS) for rule in rules), default=UNSEEN_NS)
     return Sight(rank.progress_at, fetch_ns, may_fetch_ns, is_overdue)
 
@@ -146,7 +146,8 @@ def on_verdict(managed: ManagedRun, trigger: str, at: MonoNs) -> None:
     """The run was charged up to its verdict. What comes after it is the halt's."""
     if trigger == OF_FAULT:
         managed.history.time.hardware.fault_halts(at)
-    managed.history.time.halt_begins(at, is_hang=trigger in OF_SILENCE)
+    since = stillness.still_since(managed.run) if trigger in OF_SILENCE else None
+    managed.history.time.halt_begins(at, is_hang=trigger in OF_SILENCE, since=since)
 
 
 def halts_in_s(managed: ManagedRun, at: MonoNs) -> float | None:

@@ -211,7 +211,7 @@ class Hang(Trigger):
         return self._judge_ranks(at, run, ranks)
 
     def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
-        moved_at = max(rank.progress_at for rank in ranks)
+        moved_at = stillness.moved_at(ranks)
         limit, tight_ns = self._limit_of(ranks, moved_at, at, run)
         still_ns = at - max(moved_at, self._watch.since, limit.since)
         if still_ns >= limit.ns:
@@ -312,10 +312,10 @@ class Hang(Trigger):
             return None
         if run.jsonl_only:
             return MonoNs(log_rhythm.silent_since(run, self._watch.since) + self._log_limit(run).ns)
-        ranks = [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
+        ranks = stillness.judged(run)
         if not ranks:
             return None
-        moved_at = max(rank.progress_at for rank in ranks)
+        moved_at = stillness.moved_at(ranks)
         limit, _ = self._limit_of(ranks, moved_at, at, run)
         return MonoNs(max(moved_at, self._watch.since, limit.since) + limit.ns)
 
@@ -328,10 +328,10 @@ class Hang(Trigger):
                 return FOREVER
             overdue_at = MonoNs(log_rhythm.silent_since(run, self._watch.since) + self._log_limit(run).ns)
             return overdue_at if at < overdue_at else FOREVER
-        ranks = [rank for rank in run.ranks.values() if rank.connected and not rank.said_bye]
+        ranks = stillness.judged(run)
         if not ranks:
             return FOREVER
-        moved_at = max(rank.progress_at for rank in ranks)
+        moved_at = stillness.moved_at(ranks)
         if at - moved_at < self._limit_min:
             return MonoNs(moved_at + self._limit_min)
         limit, _ = self._limit_of(ranks, moved_at, at, run)

@@ -81,7 +81,8 @@ class Shim:
         """
         apart = _gathered(self)
         if apart is None:
-            return self._meter.watch.resume(directory)
+            with self._meter.progress.loading():
+                return self._meter.watch.resume(directory)
         if directory:
             raise RuntimeError("resume(%r): %s, so nothing is loaded" % (directory, apart))
         print_line("resume(): %s, so nothing is loaded" % apart)

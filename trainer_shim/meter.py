@@ -276,6 +276,7 @@ class StepMeter(Pauses):
     def resumed(self, step: int, tokens_total: Optional[int]) -> None:
         """Weights of absolute step `step` were loaded."""
         self.progress.step = step
+        self.progress.progress_seq += 1  # A load passes no hook, and it has ended.
         self._cold = True
         self.tokens_known = tokens_total is not None or step == 0
         if tokens_total is not None:

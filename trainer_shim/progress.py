@@ -6,8 +6,9 @@ governor judges stillness over many beats.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Optional, Tuple
 
 PASSES_MIN = 16
 STEPS_OF_PASSES = 4
@@ -122,6 +123,15 @@ class Progress:
         self.progress_seq += 1
         self.last_hook = hook
         self.last_hook_ns = time.monotonic_ns()
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """A load passes no hook. That it began and ended is progress: who stands still behind it hung there."""
+        self.progress_seq += 1
+        try:
+            yield
+        finally:
+            self.progress_seq += 1
 
     def enter_collective(self, op: str) -> None:
         """Note that the training thread enters the collective `op`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 
 import trainer_shim
 from trainer_shim.attach import _as_json
+from trainer_shim.interfaces import NoWatch
 from trainer_shim.launch import Launch, clean_labels, gpu_uuids, is_required, parse_labels
+from trainer_shim.lifetime.meeting import Where
 
 
 def test_a_wrong_object_costs_one_clear_line_and_gives_a_handle_that_does_nothing(
@@ -201,3 +204,29 @@ def test_a_command_that_fits_no_hello_is_left_out_whole(argv: list[str]) -> None
     show = "from trainer_shim import launch; print(launch.resume_argv())"
     run = subprocess.run([argv[0], "-c", show, *argv[1:]], executable=sys.executable, cwd=ROOT, stdout=subprocess.PIPE)
     assert run.stdout.strip() == b"[]"
+
+
+class OneTurn:
+    """All ranks resume together."""
+
+    def gather(self) -> tuple[Where, int]:
+        return Where.TOGETHER, 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_load_is_progress_as_it_begins_and_as_it_ends(fails: bool) -> None:
+    """It passes no hook: a rank that stands still behind it would seem to have hung since attach()."""
+    shim: Any = trainer_shim.attach({"not": "an engine"})
+    progress, inside = shim._meter.progress, list[int]()
+
+    class Loads(NoWatch):
+        def resume(self, directory: str | None = None) -> None:
+            inside.append(progress.progress_seq)
+            if fails:
+                raise TimeoutError("a rank did not join")
+
+    shim.watching, shim._way, shim._meter.watch = True, OneTurn(), Loads()
+    before = progress.progress_seq
+    with pytest.raises(TimeoutError) if fails else contextlib.nullcontext():
+        shim.resume()
+    assert before < inside[0] < progress.progress_seq

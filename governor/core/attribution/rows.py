@@ -124,7 +124,7 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one; {_OPEN}"),
     Cause.START_UP: ("medium", f"{_BY_LINES}: until the first one, without an ordinary step; {_OPEN}"),
     Cause.RESTART: ("medium", f"{_BY_LINES}: until the attempt's first one, without an ordinary step; {_OPEN}"),
-    Cause.HANG: ("medium", "it stood still in a phase for longer than one of its like takes, or a rule gives it"),
+    Cause.HANG: ("medium", "it stood still in a phase for longer than one of its like takes, and no rule halted it"),
 }  # fmt: skip
 
 

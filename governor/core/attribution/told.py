@@ -10,7 +10,7 @@ from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.open_end import Still
 from governor.core.attribution.rank_line import RankLine
 from governor.core.attribution.split import split
-from governor.core.base.units import MonoNs
+from governor.core.base.units import DurationNs, MonoNs, format_duration
 
 
 class Told(NamedTuple):
@@ -61,19 +61,24 @@ def ordinary_of(lines: Iterable[RankLine]) -> int | None:
 
 def stood_still(lines: Mapping[int, RankLine]) -> str | None:
     """Of ranks that were cut: which one had not spoken for longest."""
-    return _longest({rank: line.still for rank, line in lines.items()})
+    return _longest({rank: line.still for rank, line in lines.items()}, len(lines))
 
 
 def stands_still(lines: Mapping[int, RankLine], at: MonoNs) -> tuple[str, bool] | None:
     """Of ranks that live: which one stands still for longest, and whether in a phase."""
     found = {rank: still for rank, line in lines.items() if (still := line.stands(at, is_cut=False)) is not None}
-    text = _longest(found)
+    text = _longest(found, len(lines))
     return (text, all(still.what for still in found.values())) if text is not None else None
 
 
-def _longest(found: Mapping[int, Still]) -> str | None:
+def _longest(found: Mapping[int, Still], ranks: int) -> str | None:
+    """`ranks`: so many lived. Where they differ, the reader learns why the cause has fewer seconds than the longest."""
     rank = max(found, key=lambda rank: (found[rank].ns, -rank), default=None)
-    return found[rank].words(rank) if rank is not None and found[rank].ns else None
+    if rank is None or not found[rank].ns:
+        return None
+    mean_ns = sum(still.ns for still in found.values()) // ranks
+    is_mean = format_duration(DurationNs(mean_ns)) != format_duration(DurationNs(found[rank].ns))
+    return found[rank].words(rank) + (f"; the cause's seconds are the mean of {ranks} ranks" if is_mean else "")
 
 
 def told_row(told: Shares, weak: Shares) -> dict[str, list[int]]:

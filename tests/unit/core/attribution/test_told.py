@@ -7,8 +7,9 @@ import pytest
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.hardware_time import HardwareTime
+from governor.core.attribution.open_end import Still
 from governor.core.attribution.rank_line import RankLine
-from governor.core.attribution.told import told_by
+from governor.core.attribution.told import stood_still, told_by
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from tests.unit.core.engine.test_step import a_step
 
@@ -49,3 +50,14 @@ def test_time_of_which_no_rank_tells_is_of_a_step_for_as_long_as_steps_take(lost
     account.rank_ends(0, at(10))
     more = {cause: amount.ns - before.get(cause, 0) for cause, amount in account.by_cause.items()}
     assert {cause: ns for cause, ns in more.items() if ns} == {cause: at(lost_s)}
+
+
+def test_the_evidence_of_a_hang_says_that_its_seconds_are_a_mean() -> None:
+    """One rank of two stood still: the cause has half of its seconds."""
+    long = Still(40 * NS_PER_S)
+    one, both = ({0: RankLine(at(0), still=first), 1: RankLine(at(0), still=long)} for first in (Still(0), long))
+    assert stood_still(both) == long.words(0)
+    said = stood_still(one)
+    assert said is not None
+    assert said.startswith(long.words(1))
+    assert "2 ranks" in said

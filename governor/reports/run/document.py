@@ -88,14 +88,18 @@ def _evidence(cause: Mapping[str, Any], facts: RunFacts) -> str:
 
 
 def _as_slow(series: RunSeries) -> str:
-    """The account names the rank that was waited for longest. Of others that are as slow nobody saw a wait."""
+    """By how much. The account names the rank that was waited for longest; of others as slow nobody saw a wait."""
     own = {rank: sums.own_s / sums.steps for rank, sums in sorted(series.ranks.items()) if sums.steps}
-    if len(own) <= 2:
+    if len(own) < 2:
         return ""
     usual_s, most_s = median_low(own.values()), max(own.values())
     slow = [rank for rank, own_s in own.items() if own_s - usual_s > AS_SLOW_FRAC * (most_s - usual_s)]
-    if len(slow) < 2 or most_s - usual_s < STRAGGLER_MIN_FRAC * usual_s:
+    if most_s <= usual_s or most_s - usual_s < STRAGGLER_MIN_FRAC * usual_s:
         return ""
+    if len(slow) == 1:
+        other = "the other rank" if len(own) == 2 else "the median rank"
+        longer = f"{length(most_s - usual_s)} longer than {other}"
+        return f"; over all steps rank {slow[0]} computes {length(most_s)} of a step, {longer}"
     named = [f"rank {rank} {length(own[rank])}" for rank in slow[:SLOW_NAMED_MAX]]
     more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
     return f"; as slow over all steps, of {length(usual_s)} on the median rank: {', '.join(named)}{more}"

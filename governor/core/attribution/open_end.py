@@ -55,6 +55,7 @@ class Still(NamedTuple):
     ns: int
     what: str = ""  # A phase; "" is a step.
     like_ns: int = 0  # Of it, what is told as that phase, because one may take so long.
+    own_ns: int = 0  # Since its own last hook. Of ranks that stood alike the first one to stand is named.
 
     def words(self, rank: int) -> str:
         lasted = format_duration(DurationNs(self.ns))

@@ -236,13 +236,14 @@ class RankLine:
         cause, sight = self.open_cause, self.watch.sight
         in_phase = sight is not None and not self.is_finished and cause in NAMES
         moved_at = max(self.told_to, min(at, since if since is not None else self.told_to))
+        own_ns = max(0, at - sight.moved_at) if sight is not None else 0
         if sight is not None:
             self.watch.sight = sight._replace(moved_at=max(moved_at, sight.moved_at))
         for one, ns in self.tail(moved_at, is_cut=True):
             self._tell(one, ns)
         self.told_to = moved_at
         still_ns = max(0, at - self.told_to)
-        self.still = self.watch.told(cause, still_ns) if in_phase else Still(still_ns)
+        self.still = (self.watch.told(cause, still_ns) if in_phase else Still(still_ns))._replace(own_ns=own_ns)
 
     def give_up(self, cause: Cause, at: MonoNs) -> None:
         """What is not told up to `at` is of this cause, whatever it was."""

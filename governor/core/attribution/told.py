@@ -73,7 +73,7 @@ def stands_still(lines: Mapping[int, RankLine], at: MonoNs) -> tuple[str, bool] 
 
 def _longest(found: Mapping[int, Still], ranks: int) -> str | None:
     """`ranks`: so many lived. Where they differ, the reader learns why the cause has fewer seconds than the longest."""
-    rank = max(found, key=lambda rank: (found[rank].ns, -rank), default=None)
+    rank = max(found, key=lambda rank: (found[rank].ns, found[rank].own_ns, -rank), default=None)
     if rank is None or not found[rank].ns:
         return None
     mean_ns = sum(still.ns for still in found.values()) // ranks

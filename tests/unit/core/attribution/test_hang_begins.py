@@ -121,4 +121,5 @@ def test_a_hang_behind_a_step_leaves_nothing_to_be_told() -> None:
     rows = time_row(whole_of(account_of(world)))["causes"]
     (hang,) = (one for one in rows if one["cause"] == "hang")
     assert hang["confidence"] == "high", "a rule's limit has passed"
+    assert "rank 1 " in hang["evidence"], "the other one waits for it"
     sums_hold(world)

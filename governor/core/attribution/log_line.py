@@ -142,9 +142,9 @@ class LogLine(RankLine):
         RankLine.end(self, at, is_good=is_good)
         self._settle_spare(self.balance.settle())
 
-    def halts(self, at: MonoNs) -> None:
+    def halts(self, at: MonoNs, since: MonoNs | None) -> None:
         self.flush()
-        RankLine.halts(self, at)
+        RankLine.halts(self, at, since)
 
     def take(self) -> tuple[RankSums, dict[Cause, int], dict[Cause, int]]:
         self.flush()

@@ -183,7 +183,7 @@ class LogTime:
         self._told.update(name for name in _TOLD if getattr(step, name) is not None)
         if not self.clock.is_timed and self._ranks is None:
             self._tick(MonoNs(self._now + self._length_ns(step)))
-        elif self._is_coarse and self._last is not None:
+        elif self._is_coarse and self._last is not None and self._last.step != step.step:
             # It ended within the second of its stamp: its own time tells where.
             ended = min(self._before + self._length_ns(step), self.clock.now + NS_PER_S - 1)
             self._tick(MonoNs(max(self._now, ended)))

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from governor.core.base.units import COUNT_MAX, TOKENS_OF_A_STEP_MAX, MonoNs, read_float
+from governor.core.base.units import COUNT_MAX, NS_PER_S, TOKENS_OF_A_STEP_MAX, MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample, SourceTrouble
 from governor.wire.formats.line import text_of
 from governor.wire.formats.text_log import LineFormat
 from governor.wire.jsonl import (
     DEFAULT_FIELDS,
-    ELAPSED,
     EPOCH_KEYS,
     SAMPLED,
     TIMES,
@@ -33,27 +32,22 @@ from governor.wire.jsonl import (
     written_at,
 )
 from governor.wire.log_tokens import LogTokens
+from governor.wire.log_values import as_duration, as_number, as_whole, busy_fracs, reader_of
 from governor.wire.recorded import is_frame
 from governor.wire.step_values import derive, leave_out_absurd, step_values
-from trainer_shim.wire import FRAMES, PHASES, faults, number
+from trainer_shim.wire import FRAMES, PHASES, faults
 
 Events = tuple[Event, ...]
 Faults = list[str]
 
 KEYS_MAX: Final = 256  # The largest set of keys that is remembered.
-GPUS_MAX: Final = 64  # In one record of a log: more than any node has.
 # Sets of keys remembered. A log has a handful; further sets are examined at every record.
 SHAPES_MAX: Final = 256
 
-_WHOLE = frozenset((
-    "step", "attempt_step", "line_steps", "skipped_steps", "tokens", "tokens_total",
-    "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes",
-))  # fmt: skip
-_NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "tokens_per_second"))
 _INVOLVED = frozenset(("overflow", "tokens", "tokens_per_second"))
-_WORDS = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "-inf": -math.inf}
 _EVALUATED = ("eval", "train")
 _TRAINS = ("train",)
+_PAUSES: Final = {"eval_s": "eval", "checkpoint_s": "checkpoint"}
 _DONE = ("_stop", "_end", "_done")
 _MARKS: Mapping[str, tuple[str, ...]] = {
     **{phase: (phase,) for phase in PHASES},
@@ -95,6 +89,7 @@ class _Shape:
     is_sampled: bool  # Its step counts samples.
     clocks: tuple[str, ...]
     epoch: str | None
+    pauses: Mapping[str, _Value]  # What it tells of a save's seconds and of an evaluation's, by phase.
     fields: frozenset[str]  # All of them that the record has a key for.
 
     @property
@@ -171,7 +166,7 @@ class RecordReader:
                 self._shapes[keys] = shape
         step = record[shape.step] if shape.step is not None else None
         if type(step) is not int or not 0 <= step <= COUNT_MAX:
-            step = _whole(step)
+            step = as_whole(step)
             if step is not None and step > COUNT_MAX:
                 return ["step is more than any run has"]
         if shape.is_sampled and step is not None and step >= 0:
@@ -182,28 +177,43 @@ class RecordReader:
         if shape.is_plain and step is not None and step >= 0:
             read = self._read_step(record, shape, step, at)
             if shape.asides and _is_evaluation(read, record, shape):
-                return self._phases(_EVALUATED, step, at)
+                return self._told(record, shape, self._phases(_EVALUATED, step, at))
             return (read,)
         events = self._of_training(record, shape, step, at)
         if shape.gpu is None or isinstance(events, list):
             return events
-        return (GpuSample(at, self.run, _busy_fracs(record[shape.gpu])), *events)
+        return (GpuSample(at, self.run, busy_fracs(record[shape.gpu])), *events)
 
     def _of_training(self, record: dict[str, Any], shape: _Shape, step: int | None, at: MonoNs) -> Events | Faults:
         word = record[shape.phase] if shape.phase is not None else None
         phases = _MARKS.get(word, ()) if isinstance(word, str) else ()
         if shape.is_aside and not phases:
             phases = _EVALUATED
+        if step is None and not phases and shape.pauses and len(shape.figures) + len(shape.counts) == len(shape.pauses):
+            phases = (*shape.pauses, "train")  # Its seconds alone, and no step.
         if phases and (phases != _TRAINS or shape.is_empty):
-            return self._phases(phases, step, at)
+            return self._told(record, shape, self._phases(phases, step, at))
         if step is None or (word is not None and shape.is_empty):
             return ()  # An unknown mark is not a step.
         if step < 0:
             return ["step is negative"]
         return (*self._phases(phases, step, at), self._read_step(record, shape, step, at))
 
-    def _phases(self, phases: Sequence[str], step: int | None, at: MonoNs) -> Events:
+    def _phases(self, phases: Sequence[str], step: int | None, at: MonoNs) -> tuple[PhaseChange, ...]:
         return tuple(PhaseChange(at, None, self.run, 0, phase, step=step) for phase in phases)
+
+    def _told(self, record: dict[str, Any], shape: _Shape, phases: Sequence[PhaseChange]) -> Events:
+        """Phases that are over, with the seconds that their record tells of them."""
+        if len(phases) < 2 or phases[-1].phase != "train":
+            return tuple(phases)
+        found, ends = list(phases), phases[-1].at
+        for place in range(len(phases) - 2, -1, -1):
+            _, name, read = shape.pauses.get(phases[place].phase, (None, None, None))
+            lasted_s = read(record[name]) if read is not None and name is not None else None
+            if lasted_s is not None and lasted_s * NS_PER_S <= ends:
+                ends = MonoNs(ends - round(lasted_s * NS_PER_S))
+                found[place] = replace(phases[place], since=ends)
+        return tuple(found)
 
     def _read_step(self, record: dict[str, Any], shape: _Shape, step: int, at: MonoNs) -> Step:
         values: dict[str, Any] = {}
@@ -305,16 +315,17 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     asides = tuple(name for name in record if is_aside(name) and name != told)
     aside = "loss" not in found and bool(asides)
     sampled = any(name.startswith(SAMPLED) for name in record)
-    values = [(field, name, _reader(field, name)) for field, name in found.items()]
-    figures = tuple(value for value in values if value[2] in (_number, _duration))
-    counts = tuple(value for value in values if value[2] not in (_number, _duration))
+    values = [(field, name, reader_of(field, name)) for field, name in found.items()]
+    figures = tuple(value for value in values if value[2] in (as_number, as_duration))
+    counts = tuple(value for value in values if value[2] not in (as_number, as_duration))
+    pauses = {_PAUSES[value[0]]: value for value in values if value[0] in _PAUSES}
     is_plain = phase is None and gpu is None and not aside
     is_involved = not _INVOLVED.isdisjoint(found)
     clocks, epoch = clock_keys(record), next((name for name in EPOCH_KEYS if name in record), None)
     is_bare, is_of_one_step = found.get("tokens") == "tokens", found.get("tokens") in _OF_ONE_STEP
     return _Shape(
         step, figures, counts, phase, gpu, aside, asides, is_bare, is_of_one_step, is_plain, is_involved, sampled,
-        clocks, epoch, held,
+        clocks, epoch, pauses, held,
     )  # fmt: skip
 
 
@@ -327,72 +338,3 @@ def _is_evaluation(read: Step, record: Mapping[str, Any], shape: _Shape) -> bool
     """Whether a table's row is of validation alone. A critic's `value_loss` also appears in training rows."""
     is_of_training = read.loss is not None or read.reports_training
     return not is_of_training and any(record[name] is not None for name in shape.asides)
-
-
-def _reader(field: str, name: str) -> Callable[[Any], Any]:
-    if field in _WHOLE:
-        return _count
-    if field == "overflow":
-        return _flag_or_number
-    if field == "loss_expected":
-        return _flag
-    if field in _NUMBERS:
-        return _number
-    return _milliseconds if name.endswith("_ms") or name.startswith(ELAPSED) else _duration
-
-
-def _number(value: Any) -> float | None:
-    """A number, NaN and infinities included, because they matter. None for anything else."""
-    if type(value) is float:
-        return value
-    if isinstance(value, bool):
-        return None
-    try:
-        if isinstance(value, str):
-            word = _WORDS.get(value.strip().lower())
-            return word if word is not None else read_float(value)
-        value = number(value)
-        return None if value is None else float(value)
-    except (ValueError, OverflowError):  # Not a number, or an integer beyond every float.
-        return None
-
-
-def _duration(value: Any) -> float | None:
-    """Seconds. None if negative or not finite: one bad clock must not cost the loss beside it."""
-    seconds = value if type(value) is float else _number(value)
-    return seconds if seconds is not None and 0 <= seconds < math.inf else None
-
-
-def _milliseconds(value: Any) -> float | None:
-    milliseconds = _duration(value)
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _flag_or_number(value: Any) -> float | None:
-    return float(value) if isinstance(value, bool) else _number(value)
-
-
-def _whole(value: Any) -> int | None:
-    """An integer that fits the wire, also one written as a float. None for anything else."""
-    if type(value) is not int:
-        value = _number(value)
-        if value is None or not math.isfinite(value) or value != int(value):
-            return None
-        value = int(value)
-    return value if -(2**63) < value < 2**63 else None
-
-
-def _count(value: Any) -> int | None:
-    count = _whole(value)
-    return count if count is not None and count >= 0 else None
-
-
-def _busy_fracs(percent: Any) -> tuple[float | None, ...]:
-    """Busy fractions from percentages. None for a value that is not one."""
-    values = percent[:GPUS_MAX] if isinstance(percent, list) else [percent]
-    figures = [_number(value) for value in values]
-    return tuple(figure / 100 if figure is not None and 0 <= figure <= 100 else None for figure in figures)

@@ -181,9 +181,9 @@ class TimeAccount:
         line = self._ranks.get(rank)
         if line is None:
             return
-        if line.goes_back(step):  # A checkpoint was loaded in the midst of an attempt.
+        if line.goes_back(step, ended):  # A checkpoint was loaded in the midst of an attempt.
             self.lost_to = self.furthest_step
-        began, is_more = line.told_to, line.is_more(step)
+        began, is_more = line.told_to, line.is_more(step, ended)
         line.step(step, ended, is_repeated=self.lost_to is not None and step.step <= self.lost_to)
         self.hardware.stepped(began)
         self.steps += not is_more

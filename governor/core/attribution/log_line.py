@@ -13,7 +13,7 @@ from governor.core.attribution.causes import Cause, apportion
 from governor.core.attribution.first_step import NOT_OF_STEP, First
 from governor.core.attribution.log_pace import LogPace, lasted_ns, merged, of_steps, paused_ns, pauses_of
 from governor.core.attribution.parts import RankSums, parts_of
-from governor.core.attribution.rank_line import OF_PHASE, ORDINARY_STEPS, RECENT_STEPS, RankLine
+from governor.core.attribution.rank_line import OF_PHASE, ORDINARY_STEPS, RECENT_STEPS, Mark, RankLine
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
 
@@ -27,6 +27,7 @@ NAMED_MIN_NS: Final = NS_PER_S // 4
 TOGETHER_NS: Final = NS_PER_S // 1000
 # What is named may leave to the line's own steps so little of what they usually take. Else its moments are not its own.
 LEAVES_MIN: Final = 0.5
+PHASES_OF: Final = {Cause.CHECKPOINT: "checkpoint", Cause.EVALUATION: "eval"}
 
 
 class Line(NamedTuple):
@@ -39,6 +40,7 @@ class Between(NamedTuple):
     """What a log names between two lines."""
 
     exact: dict[Cause, int]  # By the moments of its beginning and its end.
+    told: frozenset[Cause]  # Of these, by its seconds.
     open: Cause | None  # It began, and nobody knows when it ended.
 
 
@@ -79,16 +81,19 @@ class LogLine(RankLine):
     def newest(self) -> int | None:
         return self.last_step if self.held is None else self.held.step.step
 
-    def goes_back(self, step: Step) -> bool:
-        return self.newest is not None and step.step < self.newest
+    def goes_back(self, step: Step, ended: MonoNs) -> bool:
+        return self.newest is not None and step.step <= self.newest and not self.is_more(step, ended)
 
-    def is_more(self, step: Step) -> bool:
-        """Whether it is another record of the newest line's step."""
-        return self.trains and step.step == self.newest
+    def is_more(self, step: Step, ended: MonoNs) -> bool:
+        """Whether it is another record of the newest line's step. Much later, that step is done again."""
+        if not self.trains or step.step != self.newest:
+            return False
+        soon_ns = max(PAUSE_MIN_NS, (self.ordinary_ns or 0) // 2)
+        return paused_ns(step) > 0 or ended - self.stepped_to <= soon_ns
 
     def step(self, step: Step, ended: MonoNs, *, is_repeated: bool) -> None:
         """Take one line that was written then. It is told when the next one comes, or a phase, or the window ends."""
-        if self.is_more(step):
+        if self.is_more(step, ended):
             self._more(step, ended)
             return
         self.flush()
@@ -113,25 +118,28 @@ class LogLine(RankLine):
         if self.held is not None and (not told_ns or 2 * (ended - self.held.ended) < told_ns):
             self.held = self.held._replace(step=merged(self.held.step, step))
             return
+        if not told_ns:
+            return
         self.flush()
-        passed_ns = min(told_ns, max(0, ended - self.told_to))
-        for cause, ns in apportion(passed_ns, pauses_of(step)).items():
-            self._tell(cause, ns)
-        self.told_to = MonoNs(self.told_to + passed_ns)
+        began = max(self.told_to, MonoNs(ended - told_ns))
+        for cause, ns in apportion(ended - began, pauses_of(step)).items():
+            self.phases.append(Mark(began, PHASES_OF[cause], step.step, is_told=True))
+            began = MonoNs(began + ns)
+        self.phases.append(Mark(ended, "train"))
 
     def flush(self) -> None:
         """Tell the newest line as it is."""
         if self.held is None:
             return
-        (step, ended, is_repeated), self.held = self.held, None
-        passed_ns = max(0, ended - self.told_to)
+        step, is_repeated, ended = self.held.step, self.held.is_repeated, self.stepped_to
+        self.held, passed_ns = None, ended - self.told_to
         steps, step = self._of_all_its_steps(step, passed_ns)
         if self.has_stepped:
             self._line(step, steps, passed_ns, is_repeated=is_repeated)
         else:
             self._settle_spare(self.balance.settle())
             self._first_line(step, steps, ended, is_repeated=is_repeated)
-        self._stepped(step, max(ended, self.told_to))
+        self._stepped(step, ended)
 
     def phase(self, at: MonoNs, name: str, step: int | None = None) -> None:
         self.flush()
@@ -145,6 +153,10 @@ class LogLine(RankLine):
     def halts(self, at: MonoNs, since: MonoNs | None) -> None:
         self.flush()
         RankLine.halts(self, at, since)
+
+    def give_up(self, cause: Cause, at: MonoNs) -> None:
+        self.flush()
+        RankLine.give_up(self, cause, at)
 
     def take(self) -> tuple[RankSums, dict[Cause, int], dict[Cause, int]]:
         self.flush()
@@ -167,14 +179,15 @@ class LogLine(RankLine):
 
     def _first_line(self, step: Step, steps: int, ended: MonoNs, *, is_repeated: bool) -> None:
         """It tells what of the time until then was its steps', or nobody knows."""
-        length_ns = lasted_ns(step, 0) or ended - self.told_to
-        starts, is_alone = max(self.told_to, MonoNs(ended - length_ns)), self.last_step is None
-        before_ns, between = starts - self.told_to, self._between(ended, None, None)
+        is_alone, between, began = self.last_step is None, self._between(ended, None, None), self.told_to
         if not is_alone:  # A line has come before: what is beyond an ordinary one is a pause.
             self.start = between.open or Cause.UNKNOWN
-        for cause, ns in between.exact.items():
-            self._tell(cause, min(ns, before_ns), is_weak=True)
-            before_ns -= min(ns, before_ns)
+        for cause, ns in between.exact.items():  # Behind it comes the line, of which no more is told than is left.
+            ns = min(ns, max(0, ended - began - lasted_ns(step, 0)))
+            self._tell(cause, ns, is_weak=cause not in between.told)
+            began = MonoNs(began + ns)
+        starts = max(began, MonoNs(ended - (lasted_ns(step, 0) or ended - began)))
+        before_ns = starts - began
         told = parts_of(step, ended - starts)
         if is_alone or not is_repeated:
             self.first = First(told, step, steps, before_ns, is_alone, is_repeated, step.step)
@@ -189,7 +202,7 @@ class LogLine(RankLine):
         between = self._between(MonoNs(self.told_to + passed_ns), step.step, usual_ns and usual_ns // steps)
         between = self._believed(between, step, passed_ns, told_ns, self._usual_ns(steps, 1))
         for cause, ns in between.exact.items():
-            self._tell(cause, ns, is_weak=True)
+            self._tell(cause, ns, is_weak=cause not in between.told)
         passed_ns -= sum(between.exact.values())
         pause_ns, cause = self._pause_ns(step, steps, passed_ns, told_ns, between), between.open or Cause.UNKNOWN
         trained_ns = passed_ns - paused_ns(step) - (pause_ns if between.open else 0)
@@ -217,6 +230,7 @@ class LogLine(RankLine):
         but for the steps until the one that is named beside it. The steps behind that one tell how long these took.
         """
         exact, opened, since, marks = dict[Cause, int](), None, self.told_to, list(self.phases)
+        unsure = {OF_PHASE.get(mark.name) for mark in marks if not mark.is_told}
         for place, mark in enumerate(marks):
             at = max(self.told_to, min(mark.at, ended))
             upto = max(at, min(marks[place + 1].at, ended)) if place + 1 < len(marks) else None
@@ -232,13 +246,17 @@ class LogLine(RankLine):
             elif cause is not None:
                 opened = cause
             since = upto if cause is not None and upto is not None else at
-        return Between(exact, opened)
+        return Between(exact, frozenset(exact.keys() - unsure), opened)
 
     def _believed(self, between: Between, step: Step, passed_ns: int, told_ns: int, usual_ns: int | None) -> Between:
         """Lines that were written late, and together, have no moments of their own: then only names are known."""
-        if told_by := [cause for cause in pauses_of(step) if cause in between.exact]:  # The line itself knows better.
-            between = between._replace(exact={c: ns for c, ns in between.exact.items() if c not in told_by})
-        if between.open in pauses_of(step):
+        told = pauses_of(step)
+        same = [
+            one for one, ns in between.exact.items() if one in told and told[one] <= LATE_TIMES * ns <= 2 * told[one]
+        ]
+        if same:  # The line itself knows better.
+            between = between._replace(exact={one: ns for one, ns in between.exact.items() if one not in same})
+        if between.open in told:
             between = between._replace(open=None)
         if not between.exact:
             return between
@@ -246,7 +264,7 @@ class LogLine(RankLine):
         trained_ns = (told_ns - paused if told_ns else usual_ns) or 2 * TOGETHER_NS
         if rest_ns - paused >= LEAVES_MIN * trained_ns:
             return between
-        return Between({}, max(between.exact, key=lambda cause: between.exact[cause]))
+        return Between({}, frozenset(), max(between.exact, key=lambda cause: between.exact[cause]))
 
     def _pause_ns(self, step: Step, steps: int, passed_ns: int, told_ns: int, between: Between) -> int:
         """Of an interval, what is beyond its line's own time, and far from usual for so many steps.
@@ -256,14 +274,12 @@ class LogLine(RankLine):
         """
         paused = paused_ns(step)
         left_ns, own_ns = passed_ns - paused, max(0, told_ns - paused)
-        usual_ns = self._usual_ns(steps, ORDINARY_STEPS if between.open is None else 1)
-        if not told_ns and usual_ns is None:
+        usual_ns = own_ns if told_ns else self._usual_ns(steps, ORDINARY_STEPS if between.open is None else 1)
+        if usual_ns is None:
             return 0
         if between.open is not None:
-            usual_ns = min(own_ns, left_ns) if told_ns else usual_ns or 0
             is_far = left_ns > LATE_TIMES * usual_ns + NAMED_MIN_NS
         else:
-            usual_ns = max(usual_ns or 0, min(own_ns, left_ns))
             is_far = left_ns > max(PAUSE_TIMES * usual_ns, usual_ns + PAUSE_MIN_NS)
         return left_ns - usual_ns if is_far else 0
 

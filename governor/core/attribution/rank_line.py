@@ -40,6 +40,7 @@ class Mark(NamedTuple):
     at: MonoNs
     name: str
     step: int | None = None  # That a log names beside it.
+    is_told: bool = False  # By its seconds.
 
 
 @dataclass(slots=True)
@@ -87,10 +88,10 @@ class RankLine:
         """What follows its last word is a step, if no phase says more."""
         return self.has_stepped
 
-    def goes_back(self, step: Step) -> bool:
+    def goes_back(self, step: Step, ended: MonoNs) -> bool:
         return self.last_step is not None and step.step <= self.last_step
 
-    def is_more(self, step: Step) -> bool:
+    def is_more(self, step: Step, ended: MonoNs) -> bool:
         """Whether it tells more of the last step, and is none of its own."""
         return False
 

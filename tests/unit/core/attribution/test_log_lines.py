@@ -223,6 +223,7 @@ def test_the_time_of_any_log_and_of_any_rank_can_be_told_and_adds_up(
                 log.phase(at + later / 2, name)
                 at += later / 2
         if place in attempts:
+            at += later / 3
             now = log.tick(at)
             if place % 2:
                 log.account.halt_begins(now, is_hang=place % 4 == 1)
@@ -363,3 +364,45 @@ def test_a_pause_behind_one_of_the_first_lines_is_none_of_a_line_that_tells_its_
     for at in (2.0, 4.0, 11.0, 13.0, 15.0):
         log.line(at, 0.1, steps=20)
     assert log.end(15.0) == {Cause.PRODUCTIVE: 10.0, Cause.UNKNOWN: 5.0}
+
+
+def test_a_save_behind_an_evaluation_each_in_a_record_of_its_own_leave_each_other_their_time() -> None:
+    log, at = Log(), 0.0
+    for number in range(1, 11):
+        at += 2.0
+        log.line(at, steps=20)
+        if number < 10:
+            at += 4.0
+            log.phase(at, "eval", log.number)
+            log.phase(at, "train", log.number)
+            at += 3.0
+            log.line(at, steps=0, checkpoint_s=3.0)
+    assert log.end(at) == {Cause.PRODUCTIVE: 20.0, Cause.EVALUATION: 36.0, Cause.CHECKPOINT: 27.0}
+
+
+@pytest.mark.parametrize("pause_s", [3.0, 8.0])
+def test_a_pause_behind_every_line_is_none_of_lines_that_tell_their_time(pause_s: float) -> None:
+    log, at = Log(), 0.0
+    for number in range(1, 11):
+        at += 2.0 + (pause_s if number > 1 else 0.0)
+        log.line(at, 0.1, steps=20)
+    assert log.end(at) == {Cause.PRODUCTIVE: 20.0, Cause.UNKNOWN: 9 * pause_s}
+
+
+def test_a_validation_before_the_first_line_is_no_start() -> None:
+    """Three seconds of start, ten of validation, and a line of two that does not tell its time."""
+    log = Log()
+    log.phase(3.0, "eval")
+    log.phase(13.0, "train")
+    for number in range(1, 6):
+        log.line(13.0 + 2.0 * number, steps=20)
+    assert log.end(23.0) == {Cause.START_UP: 3.0, Cause.EVALUATION: 10.0, Cause.PRODUCTIVE: 10.0}
+
+
+def test_a_step_that_is_told_again_much_later_is_done_again() -> None:
+    log = Log()
+    for number in range(1, 6):
+        log.line(10.0 * number, steps=10)
+    log.number -= 10
+    log.line(60.0, steps=10)
+    assert log.end(60.0) == {Cause.PRODUCTIVE: 50.0, Cause.LOST_STEPS: 10.0}

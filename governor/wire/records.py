@@ -17,6 +17,7 @@ from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample, SourceTrouble
 from governor.wire.formats.line import text_of
 from governor.wire.formats.text_log import LineFormat
+from governor.wire.formats.values import as_duration, as_number, as_whole, busy_fracs, reader_of
 from governor.wire.jsonl import (
     DEFAULT_FIELDS,
     EPOCH_KEYS,
@@ -32,7 +33,6 @@ from governor.wire.jsonl import (
     written_at,
 )
 from governor.wire.log_tokens import LogTokens
-from governor.wire.log_values import as_duration, as_number, as_whole, busy_fracs, reader_of
 from governor.wire.recorded import is_frame
 from governor.wire.step_values import derive, leave_out_absurd, step_values
 from trainer_shim.wire import FRAMES, PHASES, faults

@@ -209,8 +209,10 @@ class LogLine(RankLine):
         if is_repeated:
             self._settle_spare(self.balance.settle())
             self._tell(cause, pause_ns, is_weak=True)
-            told = parts_of(step, passed_ns - pause_ns)
-            self._tell(Cause.LOST_STEPS, passed_ns - pause_ns)
+            lost_ns = min(passed_ns - pause_ns, told_ns or passed_ns)
+            self._tell(Cause.LOST_STEPS, lost_ns)
+            self._tell(Cause.UNKNOWN, passed_ns - pause_ns - lost_ns, is_weak=True)
+            told = parts_of(step, lost_ns)
         elif told_ns:
             self._settle_spare(self.balance.begin_line(is_short=2 * passed_ns < told_ns))
             told = self._balanced(step, told_ns, passed_ns, (cause, pause_ns))

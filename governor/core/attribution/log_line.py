@@ -51,6 +51,7 @@ class LogLine(RankLine):
     )  # Of a step: a new pace is no pause.
     pace: LogPace = field(default_factory=LogPace)
     balance: Balance = field(default_factory=Balance)
+    has_loss: bool = False
     held: Line | None = None  # The newest one. Another record of the same step may tell more of it.
 
     @property
@@ -85,7 +86,12 @@ class LogLine(RankLine):
         return self.newest is not None and step.step <= self.newest and not self.is_more(step, ended)
 
     def is_more(self, step: Step, ended: MonoNs) -> bool:
-        """Whether it is another record of the newest line's step. Much later, that step is done again."""
+        """Whether it is another record of the newest line's step. Much later, that step is done again.
+
+        Where lines tell a loss, one that does not and goes back sums up what was before, by a number of its own.
+        """
+        if self.newest is not None and step.step < self.newest:
+            return self.has_loss and step.loss is None
         if not self.trains or step.step != self.newest:
             return False
         soon_ns = max(PAUSE_MIN_NS, (self.ordinary_ns or 0) // 2)
@@ -96,6 +102,7 @@ class LogLine(RankLine):
         if self.is_more(step, ended):
             self._more(step, ended)
             return
+        self.has_loss = self.has_loss or step.loss is not None
         self.flush()
         self.lost_at = None
         if not self._is_of_next(step, ended):
@@ -115,6 +122,8 @@ class LogLine(RankLine):
     def _more(self, step: Step, ended: MonoNs) -> None:
         """Another record of the newest line's step: its save or evaluation came behind the line, if there was time."""
         told_ns = paused_ns(step)
+        if step.step != self.newest and not told_ns:
+            return
         if self.held is not None and (not told_ns or 2 * (ended - self.held.ended) < told_ns):
             self.held = self.held._replace(step=merged(self.held.step, step))
             return
@@ -245,7 +254,7 @@ class LogLine(RankLine):
                 ns = max(0, at - since - steps * (step_ns or 0)) if not steps or step_ns else 0
             if cause is not None and ns:
                 exact[cause] = exact.get(cause, 0) + ns
-            elif cause is not None:
+            elif cause is not None and not (cause in exact and since == at):  # Else its end is told twice.
                 opened = cause
             since = upto if cause is not None and upto is not None else at
         return Between(exact, frozenset(exact.keys() - unsure), opened)

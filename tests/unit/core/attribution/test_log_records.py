@@ -158,3 +158,27 @@ def test_a_step_that_is_told_again_much_later_is_done_again() -> None:
     log.number -= 10
     log.line(60.0, steps=10)
     assert log.end(60.0) == {Cause.PRODUCTIVE: 50.0, Cause.LOST_STEPS: 10.0}
+
+
+def test_an_evaluation_whose_end_is_told_twice_has_no_other_pause() -> None:
+    """As MLPerf's logs: a result, and the end. The five seconds before the evaluation are nobody's."""
+    log = Log()
+    for number in range(1, 6):
+        log.line(2.0 * number, steps=10)
+    log.phase(15.0, "eval")
+    for _ in range(2):
+        log.phase(18.0, "eval")
+        log.phase(18.0, "train")
+    log.line(20.0, steps=10)
+    assert log.end(20.0) == {Cause.PRODUCTIVE: 12.0, Cause.EVALUATION: 3.0, Cause.UNKNOWN: 5.0}
+
+
+def test_a_record_that_sums_up_by_a_number_of_its_own_is_no_step_that_is_done_again() -> None:
+    log = Log()
+    for number in range(1, 11):
+        log.line(2.0 * number, steps=10, loss=2.0)
+        if number == 5:
+            log.line(10.5, 0.2, steps=-50)
+            log.number = 50
+    assert log.end(20.0) == {Cause.PRODUCTIVE: 20.0}
+    assert log.account.steps == 10

@@ -21,18 +21,18 @@ from governor.cli.common import (
     json_option,
     print_json,
     remark,
-    settings_from,
     show_line,
 )
 from governor.cli.cost.charges import Scope, Unread, charges_in, journals_in, noting_unreadable
 from governor.core.base.identity import RUN_NAME
+from governor.core.base.units import utc_fine_text
 from governor.core.money.reports.cost import exact_usd
 from governor.reports.causes import seconds
 from governor.text.table import plain
 
 if TYPE_CHECKING:
     from governor.exports.form import Written
-    from governor.exports.series import Item
+    from governor.exports.series import Causes, Item
     from governor.exports.source import Counted, History, Spend
 
 FORMS: Final = ("jsonl", "mlflow", "tensorboard", "wandb")  # Those of exports.forms; a test compares them.
@@ -102,6 +102,8 @@ class _Told:
         self.recorded = True
         self.is_own_account: bool | None = None
         self.behind_s: float | None = None
+        self.account: Causes | None = None  # The last point of the causes.
+        self.unasked: str | None = None
         self.counted: Counted | None = None
         self.spend: Spend | None = None
         self.written: Written | None = None
@@ -129,6 +131,8 @@ class _Told:
             "spend_usd": exact_usd(self.spend.total) if self.spend.is_known else None,
             "is_own_account": self.is_own_account,
             "account_behind_s": self.behind_s,
+            "account_as_of": utc_fine_text(self.account.wall) if self.account is not None else None,
+            "goes_on": self.account.goes_on if self.account is not None else None,
             "lines_unread": self.faulty,
             "problem": self.problem,
         }
@@ -141,6 +145,8 @@ class _Told:
         return f"run {self.run}: {counts}{spend}; {state}: {', '.join(map(plain, of['paths']))}"
 
     def end(self) -> None:
+        from governor.cli.report.account import how_far
+
         if not self.recorded:
             remark(f"run {self.run} has no recording: no series by step, but what the journal says")
         if self.behind_s is not None:
@@ -148,6 +154,10 @@ class _Told:
                 f"the journal's account of run {self.run} ends {seconds(self.behind_s)} before its recording: the "
                 "causes are the recording's, without other tenants, hardware and what was before it"
             )
+        if (account := self.account) is not None and account.goes_on:
+            remark(how_far(self.run, account))
+        if self.unasked is not None:
+            remark(self.unasked)
         if self.faulty:
             remark(f"{self.faulty:,} lines of the recording could not be read and are in no figure here")
         if self.problem is not None:
@@ -158,13 +168,14 @@ class _Told:
 
 
 def _export(run: str, form: str, target: str, every: int, config: Path | None) -> _Told:
-    from governor.cli.report.known import account_of
+    from governor.cli.report.account import account_of
+    from governor.cli.report.known import places_of
     from governor.exports.form import ExportRefused, Of
     from governor.exports.forms import form as form_of
     from governor.exports.frames import Recording
     from governor.exports.source import Counted, Spend, joined
 
-    paths = settings_from(config).paths
+    paths = places_of(config, None)
     told = _Told(run, form, Unread(Scope(None, None, (run,))))
     directory = paths.recordings_dir / run
     told.recorded = os.path.lexists(directory)
@@ -175,7 +186,7 @@ def _export(run: str, form: str, target: str, every: int, config: Path | None) -
         raise Failed(
             f"there is no run {run}: neither in {paths.recordings_dir} nor in {paths.state_dir}", ExitCode.UNKNOWN
         )
-    recording = Recording(directory, run, told.spend.at, account_of(run, paths.state_dir))
+    recording = Recording(directory, run, told.spend.at, lambda: account_of(run, paths))
     told.counted, progress = Counted(), _Progress()
     items: Iterable[Item] = recording.items() if told.recorded else ()
     try:
@@ -184,7 +195,9 @@ def _export(run: str, form: str, target: str, every: int, config: Path | None) -
                 progress.reading(told.counted)
                 into.put(item)
             told.faulty, told.problem = recording.faulty, recording.problem
-            told.is_own_account, told.behind_s = recording.causes.is_own, recording.causes.behind_s
+            causes = recording.causes
+            told.is_own_account, told.behind_s = causes.is_own, causes.behind_s
+            told.account, told.unasked = causes.last, causes.unasked
             told.written = into.finish(told.summary())
     except ExportRefused as error:
         raise Failed(plain(str(error))) from error

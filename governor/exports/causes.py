@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.account import WINDOW_NS
@@ -18,22 +19,35 @@ Paid = Callable[[int], UsdMicros | None]
 
 
 class OwnAccount(NamedTuple):
-    """What a run's journal says of its time and money, as of `wall`: until then it was counted. None: unknown."""
+    """What a governor, or its journal, says of a run's time and money. Until `wall` it was counted. None: unknown.
+
+    `is_live`: its governor tells it, and knows of all that is recorded. `goes_on`: the run was not over by then.
+    `unasked`: one line, where its governor knows more and was not found.
+    """
 
     by_cause: Mapping[Cause, Amount]
     wall: int | None
+    is_live: bool = False
+    goes_on: bool = False
+    unasked: str | None = None
+
+
+Ask = Callable[[], OwnAccount | None]
 
 
 class RecordedCauses:
     """`paid`: what the run was charged until a wall time; None: unknown. Money before the recording is in no cause.
 
-    `run`: the account that the governor has kept of the whole run. It is told as the last one, unless it is behind.
+    `run`: asks for the account that the governor has kept of the whole run. That is told as the last one, unless it is
+    behind. It is asked for when the recording is read: so it is the newest, of a run that goes on meanwhile too.
     """
 
-    def __init__(self, paid: Paid, run: OwnAccount | None = None) -> None:
+    def __init__(self, paid: Paid, run: Ask = lambda: None) -> None:
         self.is_own: bool | None = None  # Whether the last point is the run's own account. None: there is no point.
         self.behind_s: float | None = None  # By so much that account ends before the recording.
-        self._run = run
+        self.last: Causes | None = None  # The point of the whole: as of when it is, and whether the run goes on.
+        self.unasked: str | None = None
+        self._ask = run
         self._time = LogTime(paid=self._spent)
         self._launches = Launches(self._time)
         self._paid = paid
@@ -60,22 +74,28 @@ class RecordedCauses:
         """The recording has ended. What no rank had told by then is as its phase says, or as its last step was."""
         if self._time.records:
             self._time.end()
-            yield self._told(self._time.clock.now, step, self._whole(self._time.whole.by_cause))
+            run = self._ask() or OwnAccount({}, None)
+            now, self.unasked = self._time.clock.now, run.unasked
+            by_cause = self._whole(self._time.whole.by_cause, run)
+            if self.is_own and run.wall is not None:
+                now = max(now, MonoNs(run.wall - self._ahead_ns))
+            self.last = replace(self._told(now, step, by_cause), goes_on=run.goes_on)
+            yield self.last
 
-    def _whole(self, recorded: Mapping[Cause, Amount]) -> Mapping[Cause, Amount]:
+    def _whole(self, recorded: Mapping[Cause, Amount], run: OwnAccount) -> Mapping[Cause, Amount]:
         """The run's own account, which also knows other tenants and hardware, unless it ends before the recording.
 
         Until when each was counted decides. Their lengths do not: either may have launches that the other has not.
         """
         self.is_own = False
-        if self._run is None or self._run.wall is None or not self._run.by_cause:
+        if run.wall is None or not run.by_cause:
             return recorded
-        behind_ns = self._time.clock.now + self._ahead_ns - self._run.wall
-        if behind_ns > STALE_NS:
+        behind_ns = self._time.clock.now + self._ahead_ns - run.wall
+        if behind_ns > STALE_NS and not run.is_live:  # A clock may have been set back.
             self.behind_s = behind_ns / NS_PER_S
             return recorded
         self.is_own = True
-        return self._run.by_cause
+        return run.by_cause
 
     def _spent(self, now: MonoNs) -> int:
         paid = self._paid(now + self._ahead_ns)

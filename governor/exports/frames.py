@@ -14,7 +14,7 @@ from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import PART_FIELDS
 from governor.core.runs.own_time import StepEnds
-from governor.exports.causes import OwnAccount, Paid, RecordedCauses
+from governor.exports.causes import Ask, Paid, RecordedCauses
 from governor.exports.series import (
     OF_FRAMES,
     OTHER_S,
@@ -39,7 +39,7 @@ STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
 class Recording:
     """One pass over a run's recording in the order in which it was written."""
 
-    def __init__(self, directory: Path, run: str, paid: Paid, account: OwnAccount | None = None) -> None:
+    def __init__(self, directory: Path, run: str, paid: Paid, account: Ask = lambda: None) -> None:
         self.faulty = 0  # Lines that are no frames.
         self.problem: str | None = None  # One line, where a part could not be read.
         self._directory = directory

@@ -142,18 +142,15 @@ def check_ours(directory: Path, run: str, names: Sequence[str]) -> tuple[dict[st
     return found, marked.get("series")
 
 
-def is_changed(log: Path) -> bool:
-    """Whether a file of an export, or one of a directory of them, is not as that left it.
-
-    Of what cannot be looked at nobody knows it.
-    """
+def is_changed(log: Path) -> bool | None:
+    """Whether a file of an export, or one of a directory of them, is not as that left it. None: nothing says it."""
     directory = log if log.is_dir() else log.parent
     try:
         files = _marker(directory).get("files", {})
         names = {name for name in files if "/" not in name} if directory == log else {log.name} & files.keys()
-        return any(_digest_of(directory / name) not in files[name] for name in names)
+        return any(_digest_of(directory / name) not in files[name] for name in names) if names else None
     except (ExportRefused, OSError, TypeError, ValueError):
-        return False
+        return None
 
 
 def _marker(directory: Path) -> dict[str, Any]:

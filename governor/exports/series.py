@@ -69,15 +69,17 @@ class Causes:
     """What the run's time went to, cumulative since its recording begins. `step`: the last one before.
 
     `ns`, `usd_micros`: by cause. No micro-dollars: the ledger charged this run nothing, or the price is unknown.
+    `goes_on`: of the last point alone.
     """
 
     wall: int
     step: int
     ns: Mapping[str, int]
     usd_micros: Mapping[str, int]
+    goes_on: bool | None = None
 
     def values(self) -> dict[str, float]:
-        return series_of(self.ns, self.usd_micros)
+        return series_of(self.ns, self.usd_micros, goes_on=self.goes_on)
 
 
 @dataclass(frozen=True, slots=True)

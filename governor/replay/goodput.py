@@ -20,7 +20,7 @@ from governor.replay.logs import STATES, Place, records
 from governor.replay.play import RUN, LogClock
 from governor.replay.readers.lines import LogUnreadable
 from governor.replay.readers.text import TextOptions
-from governor.replay.retold import CHANGED, FIELDS, MISSING, Retold
+from governor.replay.retold import CHANGED, FIELDS, Retold
 from governor.wire.jsonl import DEFAULT_FIELDS, timed
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import RecordReader
@@ -255,12 +255,13 @@ class _Problems:
 
 def goodput_of(
     path: Path, price: UsdMicros | None, fields: Fields, text: TextOptions, causes: Path | None = None, *,
-    is_changed: bool = False,
+    is_changed: bool | None = None,
 ) -> LogGoodput:  # fmt: skip
     """The account of one log: that of its run where it is an export that has it, else the one of its steps.
 
     `causes`: the file of the same export that has causes alone. It may be `path` itself. `is_changed`: the file that
-    has the account is not as it was exported. Lines of it may be gone, so its last point is not the run's.
+    has the account is not as it was exported: lines of it may be gone, so its last point is not the run's. None:
+    nothing says it.
     """
     log, retold, problems = LogTime(price, fields), Retold(), _Problems()
     if causes is not None:
@@ -277,7 +278,8 @@ def goodput_of(
     whole = retold.whole(price, log.steps if log.records else retold.step)
     if whole is not None and whole.wall_ns:
         is_priced = price is not None or retold.has_usd
-        return LogGoodput(causes or path, whole, whole.steps, (MISSING,), problems.line(), is_priced)
+        missing = retold.missing(is_changed=is_changed)
+        return LogGoodput(causes or path, whole, whole.steps, missing, problems.line(), is_priced)
     whole, missing = log.whole, tuple(log.missing())
     if retold.why_not is not None and not (causes == path and whole.wall_ns):
         untold = f"the account of its run, as {retold.why_not}"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from governor.core.attribution.causes import Amount, Cause, apportion
 from governor.core.attribution.rows import Whole
-from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, UsdMicros
-from governor.wire.cause_series import BESIDE, PREFIX, amounts_of
+from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, NS_PER_S, UsdMicros, utc_text
+from governor.wire.cause_series import BESIDE, PREFIX, amounts_of, goes_on_of
 from governor.wire.jsonl import date_seconds
 
 FIELDS: Final[Mapping[str, Sequence[str]]] = {"causes": (PREFIX,)}  # As an event file's reader is asked for its tags.
@@ -19,6 +19,11 @@ MISSING: Final = "how sure each cause is, and which rank it is of: `costgov repo
 CHANGED: Final = "its file is not as it was exported"
 # Points come every ten seconds, and at the end. Steps that go on behind the last one are of an export that was cut.
 BEHIND_MAX_S: Final = 30.0
+UNSURE: Final = (
+    "whether this is all of the account: its last point does not say that it is the last one, and no "
+    ".costgov-export.json beside it says how it was exported"
+)
+_DATED_S: Final = range(10**9, 10**10)  # Seconds since 1970. Those of an event file begin with it.
 _EVENTS: Final = "events/"  # They are told as they happened, also after the run.
 _TIMES: Final = ("t", "timestamp", "_timestamp")
 _NUMBERS: Final = ("step", "_step")  # A point of causes is no step.
@@ -36,6 +41,7 @@ class Retold:
         self.step = 0  # The furthest that a point tells.
         self.why_not: str | None = None
         self._told_s: float | None = None
+        self._goes_on: bool | None = None
 
     def take(self, record: Mapping[str, Any], prefix: str = PREFIX) -> dict[str, Any] | None:
         """Else than None: it is a point of causes, and this is what others may read of it, its time.
@@ -51,7 +57,7 @@ class Retold:
             self.by_cause, self.why_not = None, found
             return None
         self.by_cause, self.has_usd = found
-        self.why_not, self._told_s = None, _seconds(record)
+        self.why_not, self._told_s, self._goes_on = None, _seconds(record), goes_on_of(record, prefix)
         step = record.get("step")
         self.step = max(self.step, step) if type(step) is int and step <= COUNT_MAX else self.step
         return {name: value for name, value in record.items() if name in BESIDE and name not in _NUMBERS}
@@ -60,6 +66,14 @@ class Retold:
         """Something cannot be read. Without a point before it nothing is lost by that."""
         if self.by_cause is not None:
             self.by_cause, self.why_not = None, why
+
+    def missing(self, *, is_changed: bool | None) -> tuple[str, ...]:
+        """What the account does not tell, in sentences. `is_changed`: as `exports.owned` says it of its file."""
+        if self._goes_on:
+            at_s = self._told_s or 0
+            last = utc_text(int(at_s) * NS_PER_S) if int(at_s) in _DATED_S else "the last point of its account"
+            return f"what came after {last}: the run went on when it was exported", MISSING
+        return (UNSURE, MISSING) if self._goes_on is None and is_changed is None else (MISSING,)
 
     def whole(self, price: UsdMicros | None, steps: int) -> Whole | None:
         if self.by_cause is None:

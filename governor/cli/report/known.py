@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -19,7 +19,7 @@ from governor.adapters.machine import lock_file
 from governor.cli.common import ExitCode, Failed, settings_from, sockets
 from governor.cli.cost.charges import journals_in
 from governor.core.attribution.account import TimeAccount
-from governor.core.attribution.rows import told_time, whole_of
+from governor.core.attribution.rows import told_time
 from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
 from governor.core.money.charges import Charge, LineKind, Unit
@@ -29,15 +29,12 @@ from governor.reports.run.series import RunSeries
 from governor.text.table import plain
 from governor.wire import control_client
 
-if TYPE_CHECKING:
-    from governor.exports.causes import OwnAccount
-
 HALTS_MAX: Final = 1_000
 FAILURES_MAX: Final = 200
 HALTED: Final = "halted"
 OVER: Final = (HALTED, "finished")  # States of a run that does not go on.
 TOLD_EACH: Final = 20_000  # Records, of the progress line.
-_NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 _FAILURE_KINDS: Final = ("failure", "ended", "end_cause")
 
 
@@ -77,8 +74,8 @@ class Kept(NamedTuple):
 def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool = True) -> RunFacts:
     """All that is known of the run. Fails in one line where nothing is."""
     unread: list[str] = []
-    kept = _kept(run, places.state_dir, unread)
-    live = _live(run, places) if is_live_asked else None
+    kept = kept_of(run, places.state_dir, unread)
+    live = live_of(run, places) if is_live_asked else None
     series = _series(run, places.recordings_dir, unread)
     if kept is None and live is None and series is None:
         where = f"{places.state_dir} and {places.recordings_dir}"
@@ -88,7 +85,7 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
         )
     told: Mapping[str, Any] = live or (_told(kept.row, unread) if kept is not None else {})
     wall = kept.row.get("wall_ns") if kept is not None and live is None else None
-    is_kept_up = is_live_asked and live is None and kept is not None and _is_kept_up(kept, unread)
+    is_kept_up = is_live_asked and live is None and kept is not None and is_held(kept, unread)
     return RunFacts(
         run=run,
         told=told,
@@ -108,7 +105,7 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
 # --- a governor that watches it ------------------------------------------------------------------------------
 
 
-def _live(run: str, places: Places) -> Mapping[str, Any] | None:
+def live_of(run: str, places: Places) -> Mapping[str, Any] | None:
     """Its row of the status of a governor that watches it, while it lives, and that writes into these places."""
     for answer in control_client.ask_each(_sockets(run, places), {"cmd": "status"}):
         if not answer.ok or not _writes_into(answer.data["governor"].get("state_dir"), places.state_dir):
@@ -133,7 +130,7 @@ def _writes_into(told: object, state_dir: Path) -> bool:
     return not isinstance(told, str) or Path(os.path.realpath(told)).is_relative_to(os.path.realpath(state_dir))
 
 
-def _is_kept_up(kept: Kept, unread: list[str]) -> bool:
+def is_held(kept: Kept, unread: list[str]) -> bool:
     """Whether the run goes on, under a governor that holds its journal and was not found to be asked."""
     if not kept.row.get("alive") or (pid := lock_file.holder(f"{kept.path}.lock")) is None:
         return False
@@ -188,36 +185,18 @@ def _left_out(_row: object) -> None:
 # --- its journal ---------------------------------------------------------------------------------------------
 
 
-def _kept(run: str, state_dir: Path, unread: list[str]) -> Kept | None:
+def kept_of(run: str, state_dir: Path, unread: list[str]) -> Kept | None:
     """From the journal that was written last for it."""
     found = []
     for path in journals_in(state_dir):
         try:
             one = _read(path, run)
-        except (sqlite3.Error, UnicodeDecodeError, *_NOT_OURS) as error:
+        except (sqlite3.Error, UnicodeDecodeError, *NOT_OURS) as error:
             unread.append(f"{path}: cannot be read: {plain(error)[:200]}; it is in no figure here")
             continue
         if one is not None:
             found.append(one)
     return max(found, key=lambda one: int(one.row.get("wall_ns") or 0), default=None)
-
-
-def account_of(run: str, state_dir: Path) -> OwnAccount | None:
-    """What the run's time and dollars went to, by its journal, as its report has them. None: it has no account."""
-    from governor.exports.causes import OwnAccount
-
-    kept = _kept(run, state_dir, [])
-    time = kept.row.get("time") if kept is not None else None
-    if kept is None or time is None:
-        return None
-    try:
-        wall, boot, counted_to = kept.row.get("wall_ns"), kept.row.get("boot_ns"), time.get("boot_to")
-        if isinstance(wall, int) and isinstance(boot, int) and isinstance(counted_to, int):
-            wall -= max(0, boot - counted_to)  # The row may be newer than its account.
-        by_cause = whole_of(TimeAccount.restored(time, same_boot=False)).by_cause
-        return OwnAccount(by_cause, wall if isinstance(wall, int) else None)
-    except _NOT_OURS:
-        return None
 
 
 def _read(path: str, run: str) -> Kept | None:
@@ -277,12 +256,12 @@ def _told(row: Mapping[str, Any], unread: list[str]) -> Mapping[str, Any]:
             "expected_tokens_per_s": plan.tokens_per_s,
             "tokens_goal": plan.tokens_goal,
         }
-    except _NOT_OURS as error:
+    except NOT_OURS as error:
         unread.append(f"what its tokens cost cannot be read from its journal ({plain(error)[:100]})")
     try:
         if row.get("time") is not None:
             told["time"] = told_time(TimeAccount.restored(row["time"], same_boot=False))
-    except _NOT_OURS as error:
+    except NOT_OURS as error:
         unread.append(f"the account of its time cannot be read from its journal ({plain(error)[:100]})")
     return told
 
@@ -300,7 +279,7 @@ def _how(kept: Kept | None) -> str:
     own = [one for one in kept.halts if one.get("attempt") == kept.row.get("attempt")]
     try:
         return how_ended(kept.row, own[-1] if own else None, is_open=bool(kept.row.get("alive")))
-    except _NOT_OURS:
+    except NOT_OURS:
         return "unknown: its journal does not say"
 
 

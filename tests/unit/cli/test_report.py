@@ -6,7 +6,7 @@ import json
 import os
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -225,11 +225,11 @@ class Listening(socketserver.StreamRequestHandler):
 
 
 @contextmanager
-def telling(path: Path, **governor: str) -> Iterator[None]:
-    """A governor there answers once, and has the run gpt."""
+def telling(path: Path, row: Mapping[str, Any] | None = None, **governor: str) -> Iterator[None]:
+    """A governor there answers once, and has a run of this row. None: gpt."""
     path.parent.mkdir(exist_ok=True)
     with socketserver.UnixStreamServer(str(path), Listening) as server:
-        vars(server)["told"] = {"governor": {"node": "n", **governor}, "runs": [alive()]}
+        vars(server)["told"] = {"governor": {"node": "n", **governor}, "runs": [row or alive()]}
         threading.Thread(target=server.handle_request, daemon=True).start()
         yield
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -74,13 +73,14 @@ def goodput(
     costgov goodput runs/ --json
     """
     from governor.cli.report.known import Progress
+    from governor.exports.found import with_times
     from governor.exports.owned import is_changed
     from governor.replay.goodput import goodput_of
     from governor.replay.logs import logs
     from governor.replay.readers.text import TextOptions
 
     named, closed = logs(paths)
-    found, left_out = _with_times(named)
+    found, left_out = with_times(named)
     for line in closed:
         complain(plain(line))
     for line in left_out:
@@ -106,37 +106,6 @@ def goodput(
         _show(known)
     if closed or any(one.problem is not None for one in told):
         raise click.exceptions.Exit(ExitCode.FAILED)
-
-
-def _with_times(found: Sequence[Path]) -> tuple[dict[Path, Path | None], list[str]]:
-    """Each log with the file that has its run's causes, and a line for each directory of an export.
-
-    Of such a directory's files one is the log: that of its steps' times. Without it the causes are their own log.
-    """
-    from governor.exports.forms.jsonl import CAUSES, FILES, PERFORMANCE
-    from governor.exports.owned import MARKER
-
-    all_found, read = frozenset(found), dict[Path, Path | None]()
-    lines: dict[Path, str] = {}
-    for path in found:
-        is_own = path.name in FILES and os.path.lexists(path.parent / MARKER)
-        causes, steps = path.with_name(CAUSES), path.with_name(PERFORMANCE)
-        has_causes = causes in all_found and _has_lines(causes)
-        if path == causes and not (is_own and steps in all_found):
-            read[path] = causes
-        elif path == steps or not is_own:
-            read[path] = causes if is_own and has_causes else None
-        elif path != causes or not has_causes:
-            told = f"{CAUSES} tells the time of all ranks" if has_causes else f"{PERFORMANCE} tells the time of steps"
-            lines[path.parent] = f"{path.parent}: an export of costgov; its {told}, and is read"
-    return read, list(lines.values())
-
-
-def _has_lines(path: Path) -> bool:
-    try:
-        return os.stat(path).st_size > 0
-    except OSError:
-        return False
 
 
 def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:

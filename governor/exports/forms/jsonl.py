@@ -11,7 +11,21 @@ from typing import Any, Final
 from governor.core.base.units import utc_fine_text
 from governor.exports.form import Of, Written
 from governor.exports.owned import OwnFiles, own_files
-from governor.exports.series import Causes, Gpu, Happened, Item, Phase, Point
+from governor.exports.series import (
+    OF_FRAMES,
+    OTHER_S,
+    SPEND,
+    STEPS_PER_S,
+    TOKENS_PER_S,
+    USD_PER_MTOK,
+    Causes,
+    Gpu,
+    Happened,
+    Item,
+    Phase,
+    Point,
+)
+from governor.wire.cause_series import amounts_of
 from trainer_shim.wire import worded
 
 NAME: Final = "jsonl"
@@ -30,6 +44,12 @@ KEYS: Final[Mapping[str, str]] = {
     "speed/tokens_per_s": "tokens_per_second",
     "train/lr": "learning_rate",
 }
+_OF_STEPS: Final = frozenset(
+    KEYS.get(name, name.partition("/")[2])
+    for name in (*OF_FRAMES.values(), OTHER_S, STEPS_PER_S, TOKENS_PER_S, SPEND, USD_PER_MTOK)
+) | {"phase"}
+_HEAD: Final = ("timestamp", "step")
+TIMELESS: Final = (GPUS, EVENTS)  # Their lines tell nothing of what time went to.
 # training_metrics also has the pace, by which its readers reckon what remains.
 IN_TRAINING: Final = ("train/", "speed/steps_per_s", "cost/spend_usd")
 
@@ -69,6 +89,22 @@ class Files:
 
 def _keyed(values: Mapping[str, float]) -> dict[str, float]:
     return {KEYS.get(name, name.partition("/")[2]): value for name, value in values.items()}
+
+
+def is_line(name: str, record: Mapping[str, Any]) -> bool:
+    """Whether this may be a line of our file of this name: it has what such a line has, and nothing else."""
+    if tuple(record)[: len(_HEAD)] != _HEAD or not isinstance(record["timestamp"], str):
+        return False
+    keys = record.keys() - set(_HEAD)
+    match name:
+        case "causes.jsonl":
+            return not isinstance(amounts_of(record, ""), str)
+        case "events.jsonl":
+            return keys == {"event", "text"}
+        case "gpu_metrics.jsonl":
+            return keys >= {"gpu", "uuid"}
+        case _:
+            return keys <= _OF_STEPS
 
 
 @contextmanager

@@ -1,0 +1,76 @@
+"""Which files among logs are one run's export as JSON lines: that is one log, not one a file.
+
+`.costgov-export.json` says it. A copy may be without it (`cp DIR/*` leaves it behind): then the files' lines do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from governor.exports.forms.jsonl import CAUSES, FILES, PERFORMANCE, TIMELESS, is_line
+from governor.exports.owned import MARKER
+from governor.replay.logs import records
+from governor.replay.readers.lines import LogUnreadable
+
+
+def with_times(found: Sequence[Path]) -> tuple[dict[Path, Path | None], list[str]]:
+    """Each log with the file that has its run's causes, and a line for each directory of an export.
+
+    Of such a directory's files one is the log: that of its steps' times. Without it the causes are their own log.
+    """
+    own, read = _of_exports(found), dict[Path, Path | None]()
+    lines: dict[Path, str] = {}
+    for path in found:
+        causes, steps = path.with_name(CAUSES), path.with_name(PERFORMANCE)
+        is_own = path in own
+        has_causes = causes in own and _has_lines(causes)
+        if path == causes and not (is_own and steps in own):
+            read[path] = causes
+        elif path == steps or not is_own:
+            read[path] = causes if is_own and has_causes else None
+        elif not has_causes and steps not in own:
+            lines[path.parent] = f"{path}: of an export of costgov, without its {CAUSES}, {PERFORMANCE}: tells no time"
+        elif path != causes or not has_causes:
+            told = f"{CAUSES} tells the time of all ranks" if has_causes else f"{PERFORMANCE} tells the time of steps"
+            marked = "" if os.path.lexists(path.parent / MARKER) else f" without its {MARKER}"
+            lines[path.parent] = f"{path.parent}: an export of costgov{marked}; its {told}, and is read"
+    return read, list(lines.values())
+
+
+def _of_exports(found: Sequence[Path]) -> frozenset[Path]:
+    """Those that are an export's own files."""
+    beside: dict[Path, list[Path]] = {}
+    for path in found:
+        if path.name in FILES:
+            beside.setdefault(path.parent, []).append(path)
+    own: set[Path] = set()
+    for directory, files in beside.items():
+        own |= {*files} if os.path.lexists(directory / MARKER) else _by_their_lines(files)
+    return frozenset(own)
+
+
+def _by_their_lines(files: Sequence[Path]) -> set[Path]:
+    """Those of one directory. Without causes and step times the file of losses is a log as any."""
+    has_lines = [path for path in files if _has_lines(path)]
+    own = {path for path in has_lines if _is_ours(path)}
+    if not any(path.name in (CAUSES, PERFORMANCE) for path in own):
+        return {path for path in own if path.name in TIMELESS}
+    return own | ({*files} - {*has_lines})
+
+
+def _is_ours(path: Path) -> bool:
+    """By its first line."""
+    try:
+        _, first = next(records(path), (0, None))
+    except LogUnreadable:
+        return False
+    return isinstance(first, dict) and is_line(path.name, first)
+
+
+def _has_lines(path: Path) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False

@@ -71,12 +71,12 @@ class TimeAccount:
 
     def tick(
         self, at: MonoNs, boot: BootNs, since: BootNs, spent_usd_micros: int, *, holds: bool, is_unbroken: bool = False,
-        is_untold: bool = False,
+        is_untold: bool = False, is_alone: bool = False,
     ) -> None:  # fmt: skip
         """Count what has passed since the last call. `holds`: the run held the node meanwhile; `since`: from then.
 
         `is_unbroken`: nothing was missed since the last call, however long ago, as in a log that is read back.
-        `is_untold`: all since then was the run's, and nobody has spoken for it.
+        `is_untold`: all since then was the run's, and nobody has spoken for it. `is_alone`: nobody speaks by now.
         """
         self.counted_at = at
         if self.is_fresh or is_untold:
@@ -85,7 +85,7 @@ class TimeAccount:
             return
         paid = spent_usd_micros - self.spent_usd_micros
         passed_ns = self.held.passed_ns(boot, holds=holds)
-        paid -= self._count_owed(passed_ns, paid)
+        paid -= self._count_owed(passed_ns, paid, is_alone=is_alone)
         self.spent_usd_micros = spent_usd_micros
         if self._is_halted:  # Whoever is away meanwhile: a halt lasts until it is closed.
             self._put(Cause.HALT, passed_ns, paid)
@@ -113,13 +113,20 @@ class TimeAccount:
         if self._ranks:
             self._put_between(Cause.START_UP)
 
-    def _count_owed(self, passed_ns: int, paid: int) -> int:
-        """Count the time before for which the run is charged only now, and return what it has paid for that."""
+    def _count_owed(self, passed_ns: int, paid: int, *, is_alone: bool) -> int:
+        """Count the time before for which the run is charged only now, and return what it has paid for that.
+
+        Where a new attempt ends it, it was the restart. Else the command went on without ranks until it ended.
+        """
         counted_ns = sum(amount.ns for amount in self.by_cause.values()) + self.pool_ns + self.between.ns
         owed = self.held.owed(paid, self.spent_usd_micros, counted_ns, passed_ns)
-        if self.held.holds:
-            cause = self._or_fault(Cause.RESTART) if self.has_trained else Cause.START_UP
-            self._put(cause, owed.ns, owed.usd_micros)
+        if self.has_trained:
+            has_come = self.held.holds and not is_alone
+            cause = Cause.RESTART if has_come and not self.held.has_left else self.held.rest
+            self.held.unheard_ns += owed.ns if cause is Cause.UNKNOWN else 0
+            self._put(self._or_fault(cause), owed.ns, owed.usd_micros)
+        elif self.held.holds:
+            self._put(Cause.START_UP, owed.ns, owed.usd_micros)
         else:
             self.between.add(owed.ns, owed.usd_micros)
         return owed.usd_micros
@@ -144,6 +151,7 @@ class TimeAccount:
             self._put_between(cause if ended_well else self._or_fault(cause))
         self.hardware.begin_attempt()
         self._is_halted, self._is_unheard, self.lost_to = False, False, self.furthest_step
+        self.held.has_left = ended_well
 
     def rank_begins(self, rank: int, at: MonoNs, *, goes_on: bool = False) -> None:
         """A rank has connected. `goes_on`: it was in the midst of its attempt before, and we did not listen."""
@@ -160,10 +168,8 @@ class TimeAccount:
             return
         if not goes_on and not self._ranks and self.between.ns:
             at = MonoNs(max(0, self.counted_at - self.between.ns))
-            self.pool_ns, self.pool_usd_micros = (
-                self.pool_ns + self.between.ns,
-                self.pool_usd_micros + self.between.usd_micros,
-            )
+            self.pool_ns += self.between.ns
+            self.pool_usd_micros += self.between.usd_micros
             self.between = Amount()
         self._begins(LogLine, rank, at, goes_on=goes_on)
 
@@ -233,11 +239,12 @@ class TimeAccount:
         self._put_between(self._or_fault(Cause.HANG if is_hang else Cause.SHUT_DOWN))
         self._is_halted = True
 
-    def over(self, at: MonoNs, *, ended_well: bool = False) -> None:
+    def over(self, at: MonoNs, *, ended_well: bool = False, has_left: bool = False) -> None:
         """The run has let go of the node. The time since its ranks have gone is its end, or of a restart.
 
-        `ended_well`: it is its end, whatever comes.
+        `ended_well`: it is its end, whatever comes. `has_left`: its ranks said bye, and none of them failed.
         """
+        self.held.has_left |= ended_well or has_left
         self._end_all(at, is_good=ended_well)
         self._is_halted = self._is_unheard = False
         if ended_well or not self.has_trained:
@@ -335,6 +342,12 @@ class TimeAccount:
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON. What waits in the pool is divided with what the ranks tell a restarted governor."""
         pool = self.pool_ns or self.pool_usd_micros
+        optional = {
+            "step_ns": self.step_ns, "stood": self.stood, "silences": self.silences.row(), "lost_to": self.lost_to,
+            "unheard": self._is_open, "halted": self._is_halted, "told": told_row(self.told_ns, self.weak_ns),
+            "loader": self.loader.kept, "hardware": self.hardware.snapshot(),
+            "straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()},
+        }  # fmt: skip
         return {
             "by_cause": {cause.value: [amount.ns, amount.usd_micros] for cause, amount in self.by_cause.items()},
             "pool": [self.pool_ns, self.pool_usd_micros],
@@ -346,16 +359,7 @@ class TimeAccount:
             "steps": self.steps,
             "is_fresh": self.is_fresh,
             "has_begun": self.has_begun,
-            **({"step_ns": self.step_ns} if self.step_ns is not None else {}),
-            **({"stood": self.stood} if self.stood is not None else {}),
-            **({"silences": kept} if (kept := self.silences.row()) else {}),
-            **({"unheard": True} if self._is_open else {}),
-            **({"lost_to": self.lost_to} if self.lost_to is not None else {}),
-            **({"halted": True} if self._is_halted else {}),
-            **({"told": told_row(self.told_ns, self.weak_ns)} if self.told_ns else {}),
-            **({"loader": self.loader.kept} if self.loader.kept else {}),
-            **({"hardware": told} if (told := self.hardware.snapshot()) else {}),
-            **({"straggler_ns": {str(rank): ns for rank, ns in slow.items()}} if (slow := self.straggler_ns) else {}),
+            **{name: one for name, one in optional.items() if one not in (None, {}) and one is not False},
         }
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.attribution.causes import Amount
+from governor.core.attribution.causes import Amount, Cause
 from governor.core.base.units import NS_PER_S, BootNs
 
 # Ticks come four times a second. A longer pause is the governor's own absence: nobody knows what was then.
@@ -21,6 +21,14 @@ class Held:
     boot_to: int | None = None  # The node's meter up to which the time is counted.
     holds: bool = False
     let_go_ns: int = 0  # Since it held, and not counted.
+    # Its training ended well, or its ranks left with a bye: what the command does behind that is its end.
+    has_left: bool = False
+    unheard_ns: int = 0  # Of what was owed: its ranks were lost, the command went on, and nobody spoke.
+
+    @property
+    def rest(self) -> Cause:
+        """What the command's time behind its ranks is while nobody speaks. A relaunch may be under way, and hang."""
+        return Cause.SHUT_DOWN if self.has_left else Cause.UNKNOWN
 
     def passed_ns(self, boot: BootNs, *, holds: bool) -> int:
         """What has passed since the last count and was the run's: it held the node until it let go."""
@@ -51,11 +59,13 @@ class Held:
 
     def row(self) -> dict[str, Any]:
         """Plain JSON, for `restored`."""
-        return {"boot_to": self.boot_to, **({"let_go_ns": self.let_go_ns} if self.let_go_ns else {})}
+        told = {"let_go_ns": self.let_go_ns, "has_left": self.has_left, "unheard_ns": self.unheard_ns}
+        return {"boot_to": self.boot_to, **{name: one for name, one in told.items() if one}}
 
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> Held:
         """KeyError, TypeError or ValueError where it is not one of ours. Another boot's meter began anew."""
         boot_to = row["boot_to"]
         known = int(boot_to) if same_boot and boot_to is not None else None
-        return cls(known, let_go_ns=int(row.get("let_go_ns", 0)))
+        owed, unheard = (int(row.get(name, 0)) for name in ("let_go_ns", "unheard_ns"))
+        return cls(known, let_go_ns=owed, has_left=bool(row.get("has_left")), unheard_ns=unheard)

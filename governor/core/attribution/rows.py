@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import LOST, Amount, Cause
 from governor.core.attribution.loader import Loader, loader_of
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, format_duration
 
 
 class Advice(NamedTuple):
@@ -102,6 +102,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
 # Of a pipeline: its stages may have unlike shares of the model.
 _SLOW_STAGE: Final = "move layers off that rank's stage if it is as slow on another node; else look at that rank's GPU"
 
+_LOST_RANKS: Final = "find why its ranks ended, and why those that were launched after them, if any, never attached"
 SILENT: Final = "no rank and no log has spoken"
 RETOLD: Final = "as the export's account of the run tells it; `costgov report` says how sure that is, and by what"
 WEAK_FRAC: Final = 0.1
@@ -138,6 +139,7 @@ class Whole:
     weak: frozenset[Cause] = frozenset()  # Those that WEAKER is for.
     loader: Loader | None = None
     evidence: Mapping[Cause, str] = field(default_factory=dict)  # What was seen of it, where a sample has told.
+    is_lost: bool = False  # UNKNOWN is the time of a command that went on without ranks, for a good part.
     retold: frozenset[Cause] = frozenset()  # Known by its amount alone, of an account that somebody else kept.
 
     @property
@@ -171,11 +173,28 @@ def whole_of(account: TimeAccount, at: MonoNs | None = None, untold: Amount | No
     stood, seen = stands[0] if stands is not None else account.stood, dict(account.hardware.evidence)
     if stood is not None:
         seen[Cause.HANG if Cause.HANG in by_cause else Cause.UNKNOWN] = stood
+    waits_as, unheard_ns = _waits_as(account), account.held.unheard_ns
     if untold is not None and (untold.ns or untold.usd_micros):
-        by_cause.setdefault(Cause.UNKNOWN, Amount()).add(untold.ns, untold.usd_micros)
+        by_cause.setdefault(waits_as, Amount()).add(untold.ns, untold.usd_micros)
+        unheard_ns += untold.ns if account.has_trained and waits_as is Cause.UNKNOWN else 0
+    if unheard_ns:
+        seen[Cause.UNKNOWN] = _unheard(unheard_ns, seen.get(Cause.UNKNOWN))
     if not account.has_begun and Cause.UNKNOWN in by_cause:
         seen[Cause.UNKNOWN] = SILENT
-    return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader, seen)
+    is_lost = unheard_ns > WEAK_FRAC * by_cause.get(Cause.UNKNOWN, Amount()).ns
+    return Whole(by_cause, account.steps, dict(account.straggler_ns), weak, loader, seen, is_lost=is_lost)
+
+
+def _waits_as(account: TimeAccount) -> Cause:
+    """What the time of its command is, for which it has not paid yet, because nobody speaks."""
+    if not account.has_trained:
+        return Cause.START_UP if account.has_begun else Cause.UNKNOWN
+    return account.held.rest if account.hardware.fault_at is None else Cause.HARDWARE
+
+
+def _unheard(ns: int, stood: str | None) -> str:
+    text = f"its ranks were lost, and its command went on without any for {format_duration(DurationNs(ns))}"
+    return text if stood is None else f"{stood}; {text}"
 
 
 def told_time(account: TimeAccount, at: MonoNs | None = None, untold: Amount | None = None) -> dict[str, Any]:
@@ -245,6 +264,8 @@ def _words(whole: Whole, cause: Cause) -> dict[str, Any]:
     next_step = (loader.next_step if loader is not None else None) or advice.next_step
     if cause is Cause.STRAGGLER and Cause.BUBBLE in whole.by_cause:
         next_step = _SLOW_STAGE
+    if cause is Cause.UNKNOWN and whole.is_lost:
+        next_step = _LOST_RANKS
     return {
         "confidence": confidence,
         "kind": loader.kind if loader is not None else None,  # Of data starvation: what the loader did.

@@ -16,7 +16,7 @@ from governor.core.events.inputs import PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostSample
 from governor.core.rules import stillness
 from governor.core.runs import own_time
-from governor.core.runs.state import Rank
+from governor.core.runs.state import Rank, Run
 
 # A log has no ranks. Its lines are those of one.
 OF_LOG: Final = 0
@@ -25,8 +25,13 @@ OF_SILENCE: Final = frozenset({"hang", "log_stalled"})
 OF_FAULT: Final = "gpu_fault"
 
 
-def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:
-    """Count what the run was charged since the last count. The ledger has charged all time until now."""
+def count_time(
+    node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None, *, is_back: bool = False
+) -> None:
+    """Count what the run was charged since the last count. The ledger has charged all time until now.
+
+    `is_back`: its log goes on, and no attempt of that is begun yet.
+    """
     boot, account = node.ledger.charged_to, managed.history.time
     if node.boot_offset_ns is None:
         return
@@ -34,10 +39,17 @@ def count_time(node: Node, managed: ManagedRun, holders: Mapping[str, int] | Non
     holds = managed.run.run in (node.holders() if holders is None else holders)
     since = min(managed.history.paid_from, boot)
     _see(managed, at)
-    account.tick(at, boot, BootNs(since), node.ledger.spend(managed.run.run), holds=holds)
+    is_alone = not (managed.run.ranks or is_back)
+    account.tick(at, boot, BootNs(since), node.ledger.spend(managed.run.run), holds=holds, is_alone=is_alone)
     if not managed.run.alive:
-        account.over(at, ended_well=managed.run.ended_well)
+        account.over(at, ended_well=managed.run.ended_well, has_left=_has_left(managed.run))
     _show_untold(node, managed)
+
+
+def _has_left(run: Run) -> bool:
+    """Whether its ranks have all said bye, and none ended by an exception: a bye comes behind that too."""
+    has_failed = any(failure.thread is None for failure in run.failures.values())
+    return bool(run.ranks) and all(rank.said_bye for rank in run.ranks.values()) and not has_failed
 
 
 def _see(managed: ManagedRun, at: MonoNs) -> None:
@@ -100,7 +112,7 @@ def on_log_line(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """
     account, is_first = managed.history.time, managed.run.step is None
     if is_first:
-        count_time(node, managed)
+        count_time(node, managed, is_back=True)
         if account.has_trained:
             account.attempt_begins(at, is_log=True)
     account.log_begins(OF_LOG, at, goes_on=not is_first)

@@ -8,7 +8,7 @@ these nobody knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,6 +23,9 @@ STILL_TIMES: Final = 3
 # Where none of its like was seen and no rule says more: a slow store, or native code that holds the interpreter's
 # lock, keeps a healthy trainer from its hooks for a minute or so.
 UNSEEN_NS: Final = 60 * NS_PER_S
+# Ranks tell of their hooks in beats: of two that moved last within one, nobody knows which did first.
+BEAT_NS: Final = NS_PER_S
+RANKS_NAMED_MAX: Final = 4
 
 NAMES: Final[Mapping[Cause, str]] = {
     Cause.START_UP: "start-up",
@@ -42,6 +45,7 @@ class Sight(NamedTuple):
     fetch_ns: int | None = None  # It waits for data, and this was its longest such wait that has ended.
     may_fetch_ns: int = UNSEEN_NS  # So long a wait for data is healthy, by the rules.
     is_overdue: bool = False  # A rule of silence counts it by now.
+    is_suspect: bool = False  # The others wait for it, by their collectives or by its beats.
 
 
 class Beyond(NamedTuple):
@@ -55,14 +59,28 @@ class Still(NamedTuple):
     ns: int
     what: str = ""  # A phase; "" is a step.
     like_ns: int = 0  # Of it, what is told as that phase, because one may take so long.
-    own_ns: int = 0  # Since its own last hook. Of ranks that stood alike the first one to stand is named.
+    own_ns: int = 0  # Since its own last hook.
+    is_suspect: bool = False  # The others wait for it.
 
-    def words(self, rank: int) -> str:
-        lasted = format_duration(DurationNs(self.ns))
+    def is_like(self, other: Still) -> bool:
+        """Whether beats, which come every second, cannot tell which of both stood first."""
+        return self.what == other.what and max(abs(self.ns - other.ns), abs(self.own_ns - other.own_ns)) < BEAT_NS
+
+    def words(self, ranks: Sequence[int]) -> str:
+        lasted, who = format_duration(DurationNs(self.ns)), _named(ranks)
         if not self.what:
-            return f"no step of rank {rank} for {lasted}"
+            return f"no step of {who} for {lasted}"
         like = f", of which {format_duration(DurationNs(self.like_ns))} are told as that" if self.like_ns else ""
-        return f"rank {rank} stood still {self.what} for {lasted}{like}"
+        return f"{who} stood still {self.what} for {lasted}{like}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    rest = len(ranks) - RANKS_NAMED_MAX
+    if rest > 0:
+        return f"ranks {', '.join(map(str, ranks[:RANKS_NAMED_MAX]))} and {rest} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 @dataclass(slots=True)
@@ -129,4 +147,5 @@ class Watch:
 
     def told(self, cause: Cause, still_ns: int, like_ns: int = 0) -> Still:
         data = ", where it waited for data," if self.sight is not None and self.sight.fetch_ns is not None else ""
-        return Still(still_ns, f"in {NAMES[cause]}{data}", like_ns)
+        is_suspect = self.sight is not None and self.sight.is_suspect
+        return Still(still_ns, f"in {NAMES[cause]}{data}", like_ns, is_suspect=is_suspect)

@@ -43,6 +43,14 @@ class Mark(NamedTuple):
     is_told: bool = False  # By its seconds.
 
 
+class Piece(NamedTuple):
+    """Of what nobody told as it passed."""
+
+    cause: Cause
+    ns: int
+    is_weak: bool = False  # Of the phase that a cut has left open: nobody knows how much of it was still that.
+
+
 @dataclass(slots=True)
 class RankLine:
     """`told_to`: up to this moment the rank's time is attributed."""
@@ -163,18 +171,19 @@ class RankLine:
 
         `is_good`: it had done all it was to do. Else it was cut: it had spoken of no end.
         """
-        stands, phase = None if is_good else self.stands(at, is_cut=True), self.open_cause
-        for cause, ns in self.tail(at, is_cut=True, is_good=is_good):
-            self._tell(cause, ns, is_weak=cause is Cause.HANG and stands is not None and bool(stands.what))
-        if stands is not None and stands.like_ns:  # It stood still in that phase, and nobody knows from when on.
-            like_ns = min(stands.like_ns, self.direct.get(phase, 0) - self.weak.get(phase, 0))
-            self.weak[phase] = self.weak.get(phase, 0) + like_ns
+        stands = None if is_good else self.stands(at, is_cut=True)
+        self._tell_tail(at, is_good=is_good)
         self.still = max(self.still, stands or self.still)
         self.told_to = max(self.told_to, at)
         self.phases.clear()
         self._settle_first()
 
-    def tail(self, at: MonoNs, *, is_cut: bool = False, is_good: bool = False) -> Iterator[tuple[Cause, int]]:
+    def _tell_tail(self, at: MonoNs, *, is_good: bool = False) -> None:
+        """It is cut at `at`, by its end or by a rule: what it has not told itself is told for it."""
+        for piece in self.tail(at, is_cut=True, is_good=is_good):
+            self._tell(piece.cause, piece.ns, is_weak=piece.is_weak)
+
+    def tail(self, at: MonoNs, *, is_cut: bool = False, is_good: bool = False) -> Iterator[Piece]:
         """The time since the last told moment, by phases, as if the rank ended at `at`.
 
         Behind a bye it is the end's. Where no phase tells, it is the next step's (NOT_TOLD) for as long as that may
@@ -187,18 +196,22 @@ class RankLine:
         for mark in self.phases:
             upto = min(max(mark.at, here), lost_at)
             if upto > here:
-                yield from self._open(upto - here, is_cut=is_cut) if cause is Cause.NOT_TOLD else [(cause, upto - here)]
+                whole = [Piece(cause, upto - here)]
+                yield from self._of_step(upto - here, is_cut=is_cut) if cause is Cause.NOT_TOLD else whole
             here, cause = upto, self._behind(mark.name, cause)
         if lost_at > here and cause is Cause.NOT_TOLD:
-            yield from self._open(lost_at - here, is_cut=is_cut)
+            yield from self._of_step(lost_at - here, is_cut=is_cut)
         elif lost_at > here:
-            is_end = is_good or self.is_finished
-            yield from [(cause, lost_at - here)] if is_end else self._open_phase(cause, here, lost_at, is_cut=is_cut)
+            whole, is_end = [Piece(cause, lost_at - here)], is_good or self.is_finished
+            yield from whole if is_end else self._open_phase(cause, here, lost_at, is_cut=is_cut)
         here = lost_at
         if at > here:
             is_end = is_good or at - here <= GONE_WITHIN_NS
             ended = (Cause.SHUT_DOWN if is_end else Cause.UNKNOWN) if is_cut else Cause.NOT_TOLD
-            yield ended if self.has_stepped else self.start, at - here
+            yield Piece(ended if self.has_stepped else self.start, at - here)
+
+    def _of_step(self, ns: int, *, is_cut: bool) -> Iterator[Piece]:
+        return (Piece(cause, part) for cause, part in self._open(ns, is_cut=is_cut))
 
     def _open(self, ns: int, *, is_cut: bool) -> Iterator[tuple[Cause, int]]:
         """Time in which it was to step, and has told of no step."""
@@ -209,12 +222,13 @@ class RankLine:
         rest = Cause.UNKNOWN if is_cut else Cause.NOT_TOLD
         yield Cause.HANG if is_still else rest, ns - like
 
-    def _open_phase(self, cause: Cause, since: MonoNs, upto: MonoNs, *, is_cut: bool) -> Iterator[tuple[Cause, int]]:
+    def _open_phase(self, cause: Cause, since: MonoNs, upto: MonoNs, *, is_cut: bool) -> Iterator[Piece]:
         """The time in a phase that has not ended. What nobody knows once it is cut is the phase's while it lasts."""
+        is_weak = is_cut and cause in NAMES
         beyond_ns, is_hang = self.watch.beyond(cause, since, upto)
         rest = Cause.HANG if is_hang else Cause.UNKNOWN if is_cut else cause
-        yield cause, upto - since - beyond_ns
-        yield rest, beyond_ns
+        yield Piece(cause, upto - since - beyond_ns, is_weak)
+        yield Piece(rest, beyond_ns, is_weak)
 
     def stands(self, at: MonoNs, *, is_cut: bool) -> Still | None:
         """How it has stood still by `at`. `is_cut`: so may be what nobody knows."""
@@ -222,7 +236,8 @@ class RankLine:
         cause, since = self.open_cause, max(self.told_to, *(mark.at for mark in self.phases), MonoNs(0))
         if cause is Cause.NOT_TOLD:
             is_still = any(one is Cause.HANG for one, _ in self._open(max(0, lost_at - since), is_cut=is_cut))
-            return Still(lost_at - self.told_to) if is_still else None
+            is_suspect = self.watch.sight is not None and self.watch.sight.is_suspect
+            return Still(lost_at - self.told_to, is_suspect=is_suspect) if is_still else None
         beyond = self.watch.beyond(cause, since, lost_at)
         if self.is_finished or not beyond.ns or not (is_cut or beyond.is_hang) or self.watch.sight is None:
             return None
@@ -240,11 +255,11 @@ class RankLine:
         own_ns = max(0, at - sight.moved_at) if sight is not None else 0
         if sight is not None:
             self.watch.sight = sight._replace(moved_at=max(moved_at, sight.moved_at))
-        for one, ns in self.tail(moved_at, is_cut=True):
-            self._tell(one, ns)
+        self._tell_tail(moved_at)
         self.told_to = moved_at
         still_ns = max(0, at - self.told_to)
-        self.still = (self.watch.told(cause, still_ns) if in_phase else Still(still_ns))._replace(own_ns=own_ns)
+        still = self.watch.told(cause, still_ns) if in_phase else Still(still_ns)
+        self.still = still._replace(own_ns=own_ns, is_suspect=sight is not None and sight.is_suspect)
 
     def give_up(self, cause: Cause, at: MonoNs) -> None:
         """What is not told up to `at` is of this cause, whatever it was."""

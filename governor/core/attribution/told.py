@@ -8,7 +8,7 @@ from typing import NamedTuple
 from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.open_end import Still
-from governor.core.attribution.rank_line import RankLine
+from governor.core.attribution.rank_line import Piece, RankLine
 from governor.core.attribution.split import split
 from governor.core.base.units import DurationNs, MonoNs, format_duration
 
@@ -48,10 +48,14 @@ def shown_by(
     weights = told_by({**gone, **living}, usual, hardware, taken=False).by_cause
     for line in living.values():
         healthy_to = max(line.told_to, hardware.until_fault(at))
-        sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns), *line.tail(healthy_to)])
+        sum_into(weights, [(Cause.NOT_TOLD, line.pending_ns), *_pairs(line.tail(healthy_to))])
         if at > healthy_to:
             sum_into(weights, [(Cause.HARDWARE, at - healthy_to)])
     return weights
+
+
+def _pairs(pieces: Iterable[Piece]) -> Iterable[tuple[Cause, int]]:
+    return ((piece.cause, piece.ns) for piece in pieces)
 
 
 def ordinary_of(lines: Iterable[RankLine]) -> int | None:
@@ -72,13 +76,18 @@ def stands_still(lines: Mapping[int, RankLine], at: MonoNs) -> tuple[str, bool] 
 
 
 def _longest(found: Mapping[int, Still], ranks: int) -> str | None:
-    """`ranks`: so many lived. Where they differ, the reader learns why the cause has fewer seconds than the longest."""
-    rank = max(found, key=lambda rank: (found[rank].ns, found[rank].own_ns, -rank), default=None)
+    """`ranks`: so many lived. Where they differ, the reader learns why the cause has fewer seconds than the longest.
+
+    The one for which the others wait is named, else the first one to stand, with those that nobody can tell from it.
+    """
+    key = {rank: (still.ns > 0 and still.is_suspect, still.ns, still.own_ns, -rank) for rank, still in found.items()}
+    rank = max(found, key=lambda rank: key[rank], default=None)
     if rank is None or not found[rank].ns:
         return None
+    alike = [one for one in sorted(found) if key[one][0] == key[rank][0] and found[one].is_like(found[rank])]
     mean_ns = sum(still.ns for still in found.values()) // ranks
     is_mean = format_duration(DurationNs(mean_ns)) != format_duration(DurationNs(found[rank].ns))
-    return found[rank].words(rank) + (f"; the cause's seconds are the mean of {ranks} ranks" if is_mean else "")
+    return found[rank].words(alike) + (f"; the cause's seconds are the mean of {ranks} ranks" if is_mean else "")
 
 
 def told_row(told: Shares, weak: Shares) -> dict[str, list[int]]:

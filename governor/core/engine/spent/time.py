@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from governor.core.attribution.causes import Amount
@@ -22,6 +22,8 @@ from governor.core.runs.state import Rank, Run
 OF_LOG: Final = 0
 # Their halts end a silence: what came before the verdict was no training.
 OF_SILENCE: Final = frozenset({"hang", "log_stalled"})
+# A rank whose last beat is older is silent, as the rule `hang` has it by default.
+BEAT_FRESH_NS: Final = 5 * NS_PER_S
 OF_FAULT: Final = "gpu_fault"
 
 
@@ -54,20 +56,33 @@ def _has_left(run: Run) -> bool:
 
 def _see(managed: ManagedRun, at: MonoNs) -> None:
     """Tell the account which ranks move. Without beats nobody knows: what does not step may be in a hook."""
+    suspects = _suspects(managed, at)
     for rank in managed.run.ranks.values():
         if rank.connected and rank.beat_at is not None:
             is_still = at - rank.progress_at >= STILL_MIN_NS
-            sight = _still_sight(managed, rank, at) if is_still else Sight(rank.progress_at)
+            sight = _still_sight(managed, rank, at, suspects) if is_still else Sight(rank.progress_at)
             managed.history.time.sees(rank.rank, sight)
 
 
-def _still_sight(managed: ManagedRun, rank: Rank, at: MonoNs) -> Sight:
+def _suspects(managed: ManagedRun, at: MonoNs) -> Collection[int]:
+    """For whom the others wait, as a rule `hang` tells it once all of them stand still."""
+    ranks = stillness.judged(managed.run)
+    if len(ranks) < 2 or at - stillness.moved_at(ranks) < STILL_MIN_NS:
+        return ()
+    if (sleep := stillness.data_sleep(ranks)) is not None:
+        return [rank.rank for rank in sleep.asleep]
+    rules = [rule for rule in managed.policy.rules if rule.trigger == "hang"]
+    fresh_ns = min((rule.params.get("beat_fresh", BEAT_FRESH_NS) for rule in rules), default=BEAT_FRESH_NS)
+    return stillness.suspects(ranks, at, fresh_ns)
+
+
+def _still_sight(managed: ManagedRun, rank: Rank, at: MonoNs, suspects: Collection[int]) -> Sight:
     rules = [rule for rule in managed.policy.rules if rule.trigger == "hang"]
     due = (managed.rules.fires_at(rule, at) for rule in rules)
     is_overdue = any(moment is not None and moment <= at for moment in due)
     fetch_ns = rank.fetch.longest_ns if rank.fetch is not None and stillness.sleeps_in_data(rank) else None
     may_fetch_ns = min((rule.params.get("data_min", UNSEEN_NS) for rule in rules), default=UNSEEN_NS)
-    return Sight(rank.progress_at, fetch_ns, may_fetch_ns, is_overdue)
+    return Sight(rank.progress_at, fetch_ns, may_fetch_ns, is_overdue, rank.rank in suspects)
 
 
 def count_silence(node: Node, managed: ManagedRun, holders: Mapping[str, int] | None = None) -> None:

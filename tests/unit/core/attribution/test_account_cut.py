@@ -51,7 +51,8 @@ def test_a_run_that_stood_still_until_it_was_cut_has_hung(way: str, ranks: int) 
     assert seconds(world) == {**TRAINED, "hang": 98.0}
     sums_hold(world)
     row = next(row for row in time_row(whole_of(account_of(world)))["causes"] if row["cause"] == "hang")
-    assert row["evidence"].endswith("no step of rank 0 for 1m 40s")
+    who = "rank 0" if ranks == 1 else "ranks 0 and 1"
+    assert row["evidence"].endswith(f"no step of {who} for 1m 40s")
 
 
 def test_of_a_rank_that_was_killed_the_time_until_the_run_is_over_is_its_end() -> None:

@@ -36,7 +36,7 @@ def enter(world: World, rank: int, phase: str, seq: int) -> None:
     world.play(PhaseChange(MonoNs(world.mono), connection, "llama", rank, phase, progress_seq=seq))
 
 
-def beat(world: World, to_s: float, *seqs: int, phase: str) -> None:
+def beat(world: World, to_s: float, *seqs: int, phase: str, entered: tuple[int, ...] = ()) -> None:
     """Beats of ranks whose hooks do not move, for so long as the run is not halted."""
     since = MonoNs(world.mono)
     while world.mono < to_s * NS_PER_S and world.node.runs["llama"].incident is None:
@@ -44,7 +44,13 @@ def beat(world: World, to_s: float, *seqs: int, phase: str) -> None:
         for rank, seq in enumerate(seqs):
             connection = a_step(1, rank).connection
             assert connection is not None
-            world.play(Beat(MonoNs(world.mono), connection, "llama", rank, seq, phase, since))
+            world.play(
+                Beat(MonoNs(world.mono), connection, "llama", rank, seq, phase, since, collective=_count(entered, rank))
+            )
+
+
+def _count(entered: tuple[int, ...], rank: int) -> dict[str, int] | None:
+    return {"count": entered[rank]} if entered else None
 
 
 def still_s(world: World) -> float:
@@ -121,5 +127,27 @@ def test_a_hang_behind_a_step_leaves_nothing_to_be_told() -> None:
     rows = time_row(whole_of(account_of(world)))["causes"]
     (hang,) = (one for one in rows if one["cause"] == "hang")
     assert hang["confidence"] == "high", "a rule's limit has passed"
+    (evaluation,) = (one for one in rows if one["cause"] == "evaluation")
+    assert evaluation["confidence"] == "medium", "none of it has ended"
     assert "rank 1 " in hang["evidence"], "the other one waits for it"
     sums_hold(world)
+
+
+@pytest.mark.parametrize(
+    ("entered", "who"),
+    [
+        ((4, 3), "rank 1 "),  # Rank 0 waits for it.
+        ((3, 4), "rank 0 "),
+        ((), "ranks 0 and 1 "),  # Nobody knows.
+    ],
+)
+def test_before_the_first_step_the_rank_is_named_for_which_the_other_waits(entered: tuple[int, ...], who: str) -> None:
+    """Their last hooks are nearer to each other than two beats."""
+    world = a_world()
+    begin(world)
+    for rank in (0, 1):
+        enter(world, rank, "compile", 6)
+    beat(world, 90, 7, 7, phase="compile", entered=entered)
+    rows = time_row(whole_of(account_of(world), MonoNs(world.mono)))["causes"]
+    (hang,) = (one for one in rows if one["cause"] == "hang")
+    assert who in hang["evidence"]

@@ -56,8 +56,38 @@ def test_the_evidence_of_a_hang_says_that_its_seconds_are_a_mean() -> None:
     """One rank of two stood still: the cause has half of its seconds."""
     long = Still(40 * NS_PER_S)
     one, both = ({0: RankLine(at(0), still=first), 1: RankLine(at(0), still=long)} for first in (Still(0), long))
-    assert stood_still(both) == long.words(0)
+    assert stood_still(both) == long.words([0, 1])
     said = stood_still(one)
     assert said is not None
-    assert said.startswith(long.words(1))
+    assert said.startswith(long.words([1]))
     assert "2 ranks" in said
+
+
+def hung(*own_s: float, suspect: int | None = None) -> str | None:
+    """What is said of ranks that a rule halts alike, by the time since each one's own last hook."""
+    stood = (Still(20 * NS_PER_S, "in compilation", own_ns=at(own), is_suspect=rank == suspect) for rank, own in
+             enumerate(own_s))  # fmt: skip
+    return stood_still({rank: RankLine(at(0), still=still) for rank, still in enumerate(stood)})
+
+
+@pytest.mark.parametrize(
+    ("own_s", "suspect", "who"),
+    [
+        ((25.0, 21.0), None, [0]),  # The first one to stand.
+        ((25.0, 24.5), None, [0, 1]),  # Nearer to each other than two beats.
+        ((25.0, 24.5), 1, [1]),  # The other one waits for it in a collective.
+        ((25.0, 21.0), 1, [1]),
+        ((25.0,) * 8, None, list(range(8))),
+    ],
+)
+def test_of_ranks_that_hung_the_one_for_which_others_wait_is_named(
+    own_s: tuple[float, ...], suspect: int | None, who: list[int]
+) -> None:
+    assert hung(*own_s, suspect=suspect) == Still(20 * NS_PER_S, "in compilation").words(who)
+
+
+def test_of_many_ranks_a_few_are_named() -> None:
+    named = Still(20 * NS_PER_S).words(range(64))
+    assert " 3 " in named
+    assert " 4" not in named
+    assert "60 more" in named

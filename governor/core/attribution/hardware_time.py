@@ -26,6 +26,7 @@ PACE_WEIGHT: Final = 0.3  # Of the newest window.
 CLOCK_WEIGHT: Final = 0.1  # Of the newest look: clocks move with the load.
 
 Losses = Mapping[int, Mapping[Cause, int]]  # By rank.
+NO_LOSSES: Final[Losses] = {}
 
 
 @dataclass(slots=True)

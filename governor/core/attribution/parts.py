@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from governor.core.attribution.by_step import ByStep
 from governor.core.base.units import NS_PER_S
 from governor.core.events.inputs import Step
 from governor.core.events.step_parts import PARTS as NAMED
@@ -16,6 +17,7 @@ DATA, LOOP, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, BUBBLE, BETWEE
 # BETWEEN: collectives between the passes, which frames have in the loop's part.
 # WHOLE: of a step that does not tell its passes, as many a log's line: what no other part names.
 PARTS: Final = 11
+APART: Final = (DATA, LOOP, CHECKPOINT, EVALUATION)  # Of which single steps may have far more than others.
 assert len(NAMED) == BETWEEN, "a part of a step without its index"
 
 
@@ -70,9 +72,12 @@ class RankSums:
     steps: int = 0
     offload_ns: int = 0  # Of which: inside OPTIMIZER.
     bound_ns: int = 0  # Of DATA: an upper bound, with the loop's own code in it.
+    by_step: ByStep | None = field(default_factory=ByStep)  # APART. None: nobody compares it to other ranks' steps.
 
     def add(self, parts: list[int], step: Step) -> None:
         self.add_parts(parts, step.comm_s, step.comm_between_s)
+        if self.by_step is not None:
+            self.by_step.add(step.step, [parts[index] for index in APART])
         if step.data_bound:
             self.bound_ns += parts[DATA]
         if step.recompute_s is not None:
@@ -100,6 +105,8 @@ class RankSums:
         self.steps += other.steps
         self.offload_ns += other.offload_ns
         self.bound_ns += other.bound_ns
+        if self.by_step is not None and other.by_step is not None:
+            self.by_step.take(other.by_step)
 
     @property
     def total_ns(self) -> int:

@@ -8,21 +8,16 @@ usual one waits for all of these: their load is not balanced. What is left of co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.attribution import parts as part
 from governor.core.attribution.causes import Cause
-from governor.core.attribution.hardware_time import Losses, computed_ns
+from governor.core.attribution.hardware_time import NO_LOSSES, Losses
+from governor.core.attribution.lateness import Late, lateness
 from governor.core.attribution.parts import RankSums
 
-# Ranks of a healthy run differ by 2 to 5 % net over a window (measured on busy cores). Less is no straggler.
-STRAGGLER_MIN_FRAC: Final = 0.06
-# A window of fewer steps a rank says nothing about who is slow.
-STEPS_MIN: Final = 3
-
-NO_LOSSES: Final[Losses] = {}
 _NAMED: Final = {
     part.DATA: Cause.DATA,
     part.LOOP: Cause.LOOP,
@@ -45,24 +40,12 @@ class Split:
             self.by_cause[cause] = self.by_cause.get(cause, 0) + ns
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
-    """What one rank lost to the slowest one, in nanoseconds."""
-
-    causes: Mapping[Cause, int] = field(default_factory=dict)
-    own_ns: int = 0  # Of it, what was not spent in waiting: it computes longer itself.
-
-
 def split(ranks: Mapping[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
     """Attribute one window's steps. `ranks`: by rank number. `losses`: what each lost of `computed_ns` from outside."""
     found = Split()
-    own = {rank: _own(sums, losses.get(rank, {})) for rank, sums in ranks.items()}
-    last = max(own, key=lambda rank: (sum(own[rank].values()), -rank), default=0)
-    late = _lateness(ranks, own, last)
+    late, found.slow_rank = lateness(ranks, losses)
     for rank, sums in ranks.items():
         _split_rank(found, sums, late.get(rank, Late()), losses.get(rank, {}))
-    if any(Cause.STRAGGLER in one.causes for one in late.values()):
-        found.slow_rank = last
     if not all(sums.tells_communication for sums in ranks.values()):  # Only forward passes are compared.
         compared = {cause: found.by_cause.get(cause, 0) for cause in (Cause.STRAGGLER, Cause.IMBALANCE)}
         found.weak.update({cause: ns for cause, ns in compared.items() if ns})
@@ -104,55 +87,3 @@ def _split_rank(found: Split, sums: RankSums, late: Late, losses: Mapping[Cause,
 
 def _offload_ns(sums: RankSums) -> int:
     return min(sums.offload_ns, sums.parts[part.OPTIMIZER])
-
-
-def _lateness(ranks: Mapping[int, RankSums], own: Mapping[int, Mapping[Cause, int]], last: int) -> dict[int, Late]:
-    """What each rank lost to the slowest one in this window, by the cause that made it slow. `own`: see _own()."""
-    if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
-        return {}
-    usual = _usual(causes[Cause.STRAGGLER] for causes in own.values())
-    # What came from outside is an estimate. What steps themselves tell to be alike, it makes no different.
-    usual_whole = _usual(sums.own_ns for sums in ranks.values())
-    slower = max(0, min(own[last][Cause.STRAGGLER] - usual, ranks[last].own_ns - usual_whole))
-    if slower < STRAGGLER_MIN_FRAC * ranks[last].total_ns:
-        slower = 0
-    found: dict[int, Late] = {}
-    waits: dict[Cause, int]
-    for rank, causes in own.items():
-        behind = max(0, sum(own[last].values()) - sum(causes.values()))
-        ahead = {cause: max(0, own[last][cause] - causes[cause]) for cause in causes if cause is not Cause.STRAGGLER}
-        waits = {cause: min(ns, behind) for cause, ns in ahead.items() if ns}
-        total = sum(waits.values())
-        if total > behind:
-            waits = {cause: ns * behind // total for cause, ns in waits.items()}
-        if slower:
-            waits[Cause.STRAGGLER] = slower
-        idle = min(usual - causes[Cause.STRAGGLER], usual_whole - ranks[rank].own_ns)
-        if idle >= STRAGGLER_MIN_FRAC * ranks[rank].total_ns:
-            waits[Cause.IMBALANCE] = min(idle, behind)
-        if waits:
-            found[rank] = Late(waits, min(slower, max(0, causes[Cause.STRAGGLER] - usual)))
-    return found
-
-
-def _usual(amounts: Iterable[int]) -> int:
-    """The lower one of two in the middle: of two ranks the faster one is as it should be."""
-    ordered = sorted(amounts)
-    return ordered[(len(ordered) - 1) // 2]
-
-
-def _own(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:
-    told, whole = sums.parts, computed_ns(sums)
-    compute, lost = sums.own_ns, sum(losses.values())
-    own: dict[Cause, int] = {
-        Cause.DATA: told[part.DATA],
-        Cause.LOOP: told[part.LOOP],
-        Cause.CHECKPOINT: told[part.CHECKPOINT],
-        Cause.EVALUATION: told[part.EVALUATION],
-        Cause.OFFLOAD: _offload_ns(sums),
-        Cause.THROTTLING: losses.get(Cause.THROTTLING, 0),
-        Cause.OTHER_TENANTS: losses.get(Cause.OTHER_TENANTS, 0),
-        # What it lost from outside it lost evenly over what it computed.
-        Cause.STRAGGLER: max(0, compute - compute * lost // whole) if whole else compute,
-    }
-    return own

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import median_low
 from typing import Any, Final
 
-from governor.core.attribution.split import STRAGGLER_MIN_FRAC
+from governor.core.attribution.lateness import STRAGGLER_MIN_FRAC
 from governor.core.base.units import NS_PER_S, utc_text
 from governor.reports.run.facts import RunFacts, peak_used, speed_of
 from governor.reports.run.sections import length

@@ -38,7 +38,7 @@ class OfRank:
     """One rank's steps: seconds."""
 
     seconds: float = 0.0
-    account: RankSums = field(default_factory=RankSums)
+    account: RankSums = field(default_factory=lambda: RankSums(by_step=None))
 
     @property
     def steps(self) -> int:

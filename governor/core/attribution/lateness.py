@@ -1,0 +1,180 @@
+"""For what the ranks of one window wait for each other. Pure arithmetic, over the steps that all of them have told.
+
+Slowness is told by the window: single steps differ by more than a straggler does. A save, an evaluation or a slow fetch
+is of its own step: who waits for it there gets nothing back by the steps in which the other rank is the last one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.attribution import parts as part
+from governor.core.attribution.by_step import Piece, shared
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.hardware_time import Losses, computed_ns
+from governor.core.attribution.parts import RankSums
+
+# Ranks of a healthy run differ by 2 to 5 % net over a window (measured on busy cores). Less is no straggler.
+STRAGGLER_MIN_FRAC: Final = 0.06
+# A window of fewer steps a rank says nothing about who is slow.
+STEPS_MIN: Final = 3
+
+_NAMED: Final = {
+    Cause.DATA: part.DATA,
+    Cause.LOOP: part.LOOP,
+    Cause.CHECKPOINT: part.CHECKPOINT,
+    Cause.EVALUATION: part.EVALUATION,
+}
+assert tuple(_NAMED.values()) == part.APART, "a part that is kept by the step without its cause"
+
+
+@dataclass(slots=True)
+class Late:
+    """What one rank lost to the slowest one, in nanoseconds."""
+
+    causes: dict[Cause, int] = field(default_factory=dict)
+    own_ns: int = 0  # Of it, what was not spent in waiting: it computes longer itself.
+
+    def add(self, other: Late) -> None:
+        for cause, ns in other.causes.items():
+            self.causes[cause] = self.causes.get(cause, 0) + ns
+        self.own_ns += other.own_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """One rank's steps as they are without their named parts. In nanoseconds of so many steps."""
+
+    steps: int
+    own: Mapping[Cause, int]  # STRAGGLER: what it computed.
+    beyond_ns: int  # So much longer than the usual rank it computes. Below zero: shorter.
+    slower_ns: int  # The same where it is no noise, else 0.
+    idle_ns: int  # So much shorter, where it is no noise.
+
+    def of(self, steps: int) -> _Pace:
+        own = {cause: ns * steps // self.steps for cause, ns in self.own.items()}
+        beyond, slower, idle = (ns * steps // self.steps for ns in (self.beyond_ns, self.slower_ns, self.idle_ns))
+        return _Pace(steps, own, beyond, slower, idle)
+
+
+def lateness(ranks: Mapping[int, RankSums], losses: Losses) -> tuple[dict[int, Late], int | None]:
+    """What each rank lost to the slowest one in this window, by the cause that made that slow, and the straggler."""
+    if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
+        return {}, None
+    pieces = _pieces(ranks)
+    steps = sum(piece.steps for piece in pieces)
+    if steps < STEPS_MIN:
+        return {}, None
+    noise = {rank: _noise_ns(sums, steps) for rank, sums in ranks.items()}
+    paces = _paces(ranks, losses, noise, steps)
+    found = {rank: Late() for rank in ranks}
+    slow = Counter[int]()
+    for group in _grouped(pieces, paces, noise):
+        mine = {rank: pace.of(group.steps) for rank, pace in paces.items()}
+        own = {rank: {**pace.own, **group.named[rank]} for rank, pace in mine.items()}
+        last = max(own, key=lambda rank: (sum(own[rank].values()), -rank))
+        for rank, late in found.items():
+            late.add(one := _late(own[rank], own[last], mine[rank], mine[last].slower_ns))
+            slow[last] += one.causes.get(Cause.STRAGGLER, 0)
+    slowest = max(slow, key=lambda rank: (slow[rank], -rank))
+    return found, slowest if slow[slowest] else None
+
+
+def _late(mine: Mapping[Cause, int], last: Mapping[Cause, int], pace: _Pace, slower_ns: int) -> Late:
+    """`mine`, `last`: what this rank and the last one spent by themselves. `slower_ns`: what the last one is slower."""
+    behind = max(0, sum(last.values()) - sum(mine.values()))
+    own_ns = min(slower_ns, max(0, pace.beyond_ns))
+    waits = {cause: max(0, last[cause] - ns) for cause, ns in mine.items()}
+    waits[Cause.STRAGGLER] = slower_ns - own_ns
+    waits = {cause: min(ns, behind) for cause, ns in waits.items() if ns}
+    total = sum(waits.values())
+    if total > behind:
+        waits = {cause: ns * behind // total for cause, ns in waits.items()}
+    if pace.idle_ns:
+        waits[Cause.IMBALANCE] = min(pace.idle_ns, behind - sum(waits.values()))
+    if own_ns:
+        waits[Cause.STRAGGLER] = waits.get(Cause.STRAGGLER, 0) + own_ns
+    return Late(waits, own_ns)
+
+
+def _pieces(ranks: Mapping[int, RankSums]) -> list[Piece]:
+    """The steps that all ranks have told. One may be ahead, or stand still: what it has alone compares to nothing."""
+    by_step = {rank: sums.by_step for rank, sums in ranks.items() if sums.by_step is not None and sums.by_step.kept}
+    if len(by_step) == len(ranks):
+        return shared(by_step, tuple(_NAMED))
+    steps = min(sums.steps for sums in ranks.values())
+    named = {
+        rank: {cause: sums.parts[index] * steps // sums.steps for cause, index in _NAMED.items()}
+        for rank, sums in ranks.items()
+    }
+    return [Piece(steps, named)]
+
+
+def _noise_ns(sums: RankSums, steps: int) -> int:
+    """By how much a healthy rank may differ in so many steps: it does in what it computes, and not in pauses."""
+    paused = sums.parts[part.CHECKPOINT] + sums.parts[part.EVALUATION]
+    return int(STRAGGLER_MIN_FRAC * ((sums.total_ns - paused) * steps // sums.steps))
+
+
+def _paces(ranks: Mapping[int, RankSums], losses: Losses, noise: Mapping[int, int], steps: int) -> dict[int, _Pace]:
+    own = {
+        rank: {cause: ns * steps // sums.steps for cause, ns in _steady(sums, losses.get(rank, {})).items()}
+        for rank, sums in ranks.items()
+    }
+    whole = {rank: sums.own_ns * steps // sums.steps for rank, sums in ranks.items()}
+    usual = _usual(causes[Cause.STRAGGLER] for causes in own.values())
+    # What came from outside is an estimate. What steps themselves tell to be alike, it makes no different.
+    usual_whole = _usual(whole.values())
+    found = dict[int, _Pace]()
+    for rank, causes in own.items():
+        beyond, beyond_whole = causes[Cause.STRAGGLER] - usual, whole[rank] - usual_whole
+        slower, idle = max(0, min(beyond, beyond_whole)), max(0, min(-beyond, -beyond_whole))
+        least = noise[rank]
+        found[rank] = _Pace(steps, causes, beyond, slower if slower >= least else 0, idle if idle >= least else 0)
+    return found
+
+
+def _grouped(pieces: Sequence[Piece], paces: Mapping[int, _Pace], noise: Mapping[int, int]) -> Iterable[Piece]:
+    """The steps with the same last rank, together: within a group no wait cancels another one.
+
+    What ranks compute is taken as their window has it. So a step is set apart from most others by its named parts
+    alone, and by no less than what is noise.
+    """
+    totals = list[dict[int, int]]()
+    for piece in pieces:
+        totals.append({
+            rank: sum(piece.named[rank].values()) + sum(pace.own.values()) * piece.steps // pace.steps
+            for rank, pace in paces.items()
+        })  # fmt: skip
+    lasts = [min(rank for rank, ns in total.items() if ns == max(total.values())) for total in totals]
+    most = Counter[int]()
+    for piece, last in zip(pieces, lasts, strict=True):
+        most[last] += piece.steps
+    usual = max(most, key=lambda rank: (most[rank], -rank))
+    groups: dict[int, Piece] = {}
+    for piece, last, total in zip(pieces, lasts, totals, strict=True):
+        least = noise[usual] * piece.steps // paces[usual].steps
+        key = last if total[last] - total[usual] > least else usual
+        groups[key] = groups[key].plus(piece) if key in groups else piece
+    return groups.values()
+
+
+def _usual(amounts: Iterable[int]) -> int:
+    """The lower one of two in the middle: of two ranks the faster one is as it should be."""
+    ordered = sorted(amounts)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _steady(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:
+    """What a rank spends by itself in each step alike."""
+    whole, compute, lost = computed_ns(sums), sums.own_ns, sum(losses.values())
+    return {
+        Cause.OFFLOAD: min(sums.offload_ns, sums.parts[part.OPTIMIZER]),
+        Cause.THROTTLING: losses.get(Cause.THROTTLING, 0),
+        Cause.OTHER_TENANTS: losses.get(Cause.OTHER_TENANTS, 0),
+        # What it lost from outside it lost evenly over what it computed.
+        Cause.STRAGGLER: max(0, compute - compute * lost // whole) if whole else compute,
+    }

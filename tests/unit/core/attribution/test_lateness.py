@@ -1,0 +1,173 @@
+"""For what the ranks of one window wait for each other, step by step. Figures are nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.attribution import parts as part
+from governor.core.attribution.by_step import KEPT_MAX, ByStep, shared
+from governor.core.attribution.causes import Cause
+from governor.core.attribution.hardware_time import NO_LOSSES, Losses
+from governor.core.attribution.parts import APART, PARTS, RankSums
+from governor.core.attribution.split import Split, split
+
+NAMED = (Cause.DATA, Cause.LOOP, Cause.CHECKPOINT, Cause.EVALUATION)
+
+
+def rank_of(steps: Iterable[tuple[int, dict[str, int]]]) -> RankSums:
+    """Of steps with their parts by name; `comm` is inside the backward pass."""
+    sums = RankSums()
+    for number, named in steps:
+        told = [0] * PARTS
+        for name, ns in named.items():
+            if name != "comm":
+                told[getattr(part, name.upper())] = ns
+        sums.add_parts(told, (named.get("comm", 0) + 0.5) / 1e9, None)  # Floats round down.
+        assert sums.by_step is not None
+        sums.by_step.add(number, [told[index] for index in APART])
+    return sums
+
+
+def window(own: list[list[dict[str, int]]], wire: int = 0) -> dict[int, RankSums]:
+    """Ranks that meet in each step's backward pass: who is there early waits in it. `own`: by rank, of each step."""
+    ranks: list[list[tuple[int, dict[str, int]]]] = [[] for _ in own]
+    for number, step in enumerate(zip(*own, strict=True), 1):
+        last = max(sum(parts.values()) for parts in step)
+        for rank, parts in enumerate(step):
+            comm = last - sum(parts.values()) + wire
+            ranks[rank].append((number, {**parts, "backward": comm, "comm": comm}))
+    return {rank: rank_of(steps) for rank, steps in enumerate(ranks)}
+
+
+def cut(ranks: dict[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
+    found = split(ranks, losses)
+    assert sum(found.by_cause.values()) == sum(one.total_ns for one in ranks.values())
+    return found
+
+
+def test_a_slow_rank_and_another_ones_save_do_not_cancel() -> None:
+    """Rank 1 computes 80 longer in each of ten steps; before one of them rank 0 alone saves for 800."""
+    saver, slow = [{"forward": 250} for _ in range(10)], [{"forward": 330} for _ in range(10)]
+    saver[4] = {"checkpoint": 800, "forward": 250}
+    found = cut(window([saver, slow], wire=5))
+    assert found.slow_rank == 1
+    assert found.by_cause == {
+        Cause.STRAGGLER: 2 * 9 * 80,  # In the step with the save nobody waits for it.
+        Cause.CHECKPOINT: 800 + 800 - 80,
+        Cause.COMMUNICATION: 2 * 10 * 5,
+        Cause.PRODUCTIVE: 2 * 10 * 250 + 80,
+    }
+
+
+def test_fetches_that_are_slow_on_one_rank_and_then_on_the_other_do_not_cancel() -> None:
+    one, other = [{"forward": 250} for _ in range(10)], [{"forward": 250} for _ in range(10)]
+    one[2], other[6] = {"data": 900, "forward": 250}, {"data": 700, "forward": 250}
+    assert cut(window([one, other])).by_cause == {Cause.DATA: 2 * 1600, Cause.PRODUCTIVE: 20 * 250}
+
+
+def test_what_comes_in_each_step_cancels_in_each_step() -> None:
+    """Rank 0's data takes 100 in each step, and rank 1 computes 60 longer: rank 0 has it 40 late, and no more."""
+    found = cut(window([[{"data": 100, "forward": 250}] * 10, [{"forward": 310}] * 10]))
+    assert found.by_cause == {Cause.DATA: 1400, Cause.PRODUCTIVE: 10 * (250 + 310)}
+
+
+def test_who_waits_less_for_a_slow_rank_loses_less() -> None:
+    """Rank 0 has its own data for 50 of the 80 which rank 1 computes longer."""
+    found = cut(window([[{"data": 50, "forward": 250}] * 10, [{"forward": 330}] * 10]))
+    assert found.by_cause == {Cause.DATA: 500, Cause.STRAGGLER: 10 * (80 + 30), Cause.PRODUCTIVE: 20 * 250}
+
+
+def test_who_steps_on_beside_a_rank_that_hangs_is_no_straggler() -> None:
+    ahead = rank_of((number, {"forward": 100, "backward": 150}) for number in range(1, 40))
+    hangs = rank_of((number, {"forward": 100, "backward": 150}) for number in range(1, 22))
+    found = cut({0: ahead, 1: hangs})
+    assert found.by_cause == {Cause.PRODUCTIVE: (39 + 21) * 250}
+    assert found.slow_rank is None
+
+
+def test_a_rank_that_hangs_has_been_slow_only_while_it_stepped() -> None:
+    ahead = rank_of((number, {"forward": 100, "backward": 150, "comm": 150}) for number in range(1, 40))
+    hangs = rank_of((number, {"forward": 200, "backward": 50, "comm": 50}) for number in range(1, 22))
+    found = cut({0: ahead, 1: hangs})
+    assert found.slow_rank == 1
+    assert found.by_cause[Cause.STRAGGLER] == 2 * 21 * 100
+
+
+def test_without_single_steps_as_many_of_each_rank_are_compared() -> None:
+    """Rank 0 has told twice as many: it computes and fetches alike in each."""
+    ahead, behind = [0] * PARTS, [0] * PARTS
+    ahead[part.DATA], ahead[part.FORWARD], ahead[part.BACKWARD] = 400, 2000, 3000
+    behind[part.DATA], behind[part.FORWARD], behind[part.BACKWARD] = 200, 1000, 1500
+    found = cut({0: RankSums(ahead, steps=20), 1: RankSums(behind, steps=10)})
+    assert found.by_cause == {Cause.DATA: 600, Cause.PRODUCTIVE: 7500}
+
+
+def test_what_a_rank_ahead_lost_from_outside_is_of_all_its_steps() -> None:
+    """Both lose a fifth of what they compute to their clock. Rank 0 has told twice as many steps."""
+    ranks = {rank: rank_of((number, {"forward": 100}) for number in range(steps)) for rank, steps in ((0, 40), (1, 20))}
+    found = cut(ranks, {0: {Cause.THROTTLING: 800}, 1: {Cause.THROTTLING: 400}})
+    assert found.by_cause == {Cause.THROTTLING: 1200, Cause.PRODUCTIVE: 4800}
+
+
+def test_ranks_without_a_step_in_common_are_not_compared() -> None:
+    one = rank_of((number, {"forward": 100}) for number in range(10))
+    other = rank_of((number, {"forward": 200}) for number in range(20, 30))
+    assert cut({0: one, 1: other}).by_cause == {Cause.PRODUCTIVE: 3000}
+
+
+def test_noise_beside_pauses_is_no_straggler() -> None:
+    """Rank 1 computes 4 % longer, fetches take a little, and rank 0 saves for as long as half the window."""
+    one = [{"data": number % 3, "forward": 250} for number in range(10)]
+    other = [{"data": (number + 1) % 3, "forward": 260} for number in range(10)]
+    one[5] = {"checkpoint": 2500, "forward": 250}
+    found = cut(window([one, other]))
+    assert found.slow_rank is None
+    assert Cause.STRAGGLER not in found.by_cause
+    assert found.by_cause[Cause.CHECKPOINT] > 4900
+
+
+def test_of_many_short_steps_several_are_one_and_the_bound_holds() -> None:
+    told = ByStep()
+    for number in range(10 * KEPT_MAX):
+        told.add(number, [1, 2, 3, 4])
+    assert len(told.kept) <= KEPT_MAX
+    assert [sum(one[place] for one in told.kept.values()) for place in range(5)] == [
+        10 * KEPT_MAX * times for times in (1, 1, 2, 3, 4)
+    ]
+
+
+def test_ranks_with_unlike_widths_share_the_wider_one() -> None:
+    fine, coarse = ByStep(), ByStep(width=4)
+    for number in range(10):
+        fine.add(number, [1, 0, 0, 0])
+        coarse.add(number, [0, 0, 5, 0])
+    pieces = shared({0: fine, 1: coarse}, NAMED)
+    assert [piece.steps for piece in pieces] == [4, 4, 2]
+    assert pieces[0].named[0][Cause.DATA] == 4
+    assert pieces[0].named[1][Cause.CHECKPOINT] == 20
+
+
+@given(st.lists(st.integers(-(2**63), 2**63), max_size=2 * KEPT_MAX))
+def test_whatever_numbers_steps_have_none_is_lost(numbers: list[int]) -> None:
+    told, half = ByStep(), ByStep()
+    for place, number in enumerate(numbers):
+        (told if place % 2 else half).add(number, [1, 0, 0, 0])
+    told.take(half)
+    assert len(told.kept) <= KEPT_MAX
+    assert sum(one[0] for one in told.kept.values()) == len(numbers)
+
+
+PART = st.integers(0, 10**9)
+STEP = st.fixed_dictionaries(
+    dict.fromkeys(("data", "loop", "checkpoint", "evaluation", "forward", "backward", "optimizer", "bubble"), PART)
+    | {"comm": PART}
+)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 12), STEP), min_size=1, max_size=12), min_size=1, max_size=4))
+def test_whatever_steps_tell_is_attributed_once(told: list[list[tuple[int, dict[str, int]]]]) -> None:
+    found = cut({rank: rank_of(steps) for rank, steps in enumerate(told)})
+    assert all(ns > 0 for ns in found.by_cause.values())

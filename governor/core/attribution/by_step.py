@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from governor.core.attribution.causes import Cause
-
-# Steps of 40 ms fill it within a window. Of shorter ones, several are taken as one.
-KEPT_MAX: Final = 256
+# Steps of 80 ms fill it within a window. Of shorter ones, several are taken as one.
+KEPT_MAX: Final = 128
 
 
 @dataclass(slots=True)
@@ -53,32 +51,32 @@ class ByStep:
             self.add(key * width, parts, steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Steps that all ranks have told. `named`: what each rank spent in them, by cause."""
+class Piece(NamedTuple):
+    """Steps that all ranks have told. `named`: by rank, its parts in them, in the order of APART."""
 
     steps: int
-    named: dict[int, dict[Cause, int]]
-
-    def plus(self, other: Piece) -> Piece:
-        named = {
-            rank: {cause: ns + other.named[rank][cause] for cause, ns in mine.items()}
-            for rank, mine in self.named.items()
-        }
-        return Piece(self.steps + other.steps, named)
+    named: Mapping[int, Sequence[int]]
 
 
-def shared(ranks: dict[int, ByStep], causes: Sequence[Cause]) -> list[Piece]:
-    """The steps of a window that each rank has. `causes`: of the parts, in their order."""
+def shared(ranks: Mapping[int, ByStep]) -> list[Piece]:
+    """The steps of a window that each rank has."""
     width = max((one.width for one in ranks.values()), default=1)
     told = {rank: one.by(width) for rank, one in ranks.items()}
     found = list[Piece]()
     for key in sorted(set.intersection(*(set(one) for one in told.values()))) if told else ():
-        counts = {one[key][0] for one in told.values()}
-        if len(counts) == 1:  # Else some of these steps are of one rank alone, at the window's edge.
-            named = {rank: dict(zip(causes, one[key][1:], strict=True)) for rank, one in told.items()}
-            found.append(Piece(counts.pop(), named))
+        rows = {rank: one[key] for rank, one in told.items()}
+        if len({row[0] for row in rows.values()}) == 1:  # Else some of these steps are of one rank alone, at an edge.
+            found.append(Piece(next(iter(rows.values()))[0], {rank: row[1:] for rank, row in rows.items()}))
     return found
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """At least one."""
+    named = {
+        rank: [sum(column) for column in zip(*(piece.named[rank] for piece in pieces), strict=True)]
+        for rank in pieces[0].named
+    }
+    return Piece(sum(piece.steps for piece in pieces), named)
 
 
 def _sum(mine: list[int], steps: int, parts: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.attribution import parts as part
-from governor.core.attribution.by_step import Piece, shared
+from governor.core.attribution.by_step import Piece, joined, shared
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.hardware_time import Losses, computed_ns
 from governor.core.attribution.parts import RankSums
@@ -62,11 +62,11 @@ class _Pace:
 
 def lateness(ranks: Mapping[int, RankSums], losses: Losses) -> tuple[dict[int, Late], int | None]:
     """What each rank lost to the slowest one in this window, by the cause that made that slow, and the straggler."""
-    if len(ranks) < 2 or any(sums.steps < STEPS_MIN or sums.parts[part.WHOLE] for sums in ranks.values()):
+    if len(ranks) < 2 or any(not sums.steps or sums.parts[part.WHOLE] for sums in ranks.values()):
         return {}, None
     pieces = _pieces(ranks)
     steps = sum(piece.steps for piece in pieces)
-    if steps < STEPS_MIN:
+    if not steps:
         return {}, None
     noise = {rank: _noise_ns(sums, steps) for rank, sums in ranks.items()}
     paces = _paces(ranks, losses, noise, steps)
@@ -74,7 +74,7 @@ def lateness(ranks: Mapping[int, RankSums], losses: Losses) -> tuple[dict[int, L
     slow = Counter[int]()
     for group in _grouped(pieces, paces, noise):
         mine = {rank: pace.of(group.steps) for rank, pace in paces.items()}
-        own = {rank: {**pace.own, **group.named[rank]} for rank, pace in mine.items()}
+        own = {rank: {**pace.own, **dict(zip(_NAMED, group.named[rank], strict=True))} for rank, pace in mine.items()}
         last = max(own, key=lambda rank: (sum(own[rank].values()), -rank))
         for rank, late in found.items():
             late.add(one := _late(own[rank], own[last], mine[rank], mine[last].slower_ns))
@@ -104,12 +104,9 @@ def _pieces(ranks: Mapping[int, RankSums]) -> list[Piece]:
     """The steps that all ranks have told. One may be ahead, or stand still: what it has alone compares to nothing."""
     by_step = {rank: sums.by_step for rank, sums in ranks.items() if sums.by_step is not None and sums.by_step.kept}
     if len(by_step) == len(ranks):
-        return shared(by_step, tuple(_NAMED))
+        return shared(by_step)
     steps = min(sums.steps for sums in ranks.values())
-    named = {
-        rank: {cause: sums.parts[index] * steps // sums.steps for cause, index in _NAMED.items()}
-        for rank, sums in ranks.items()
-    }
+    named = {rank: [sums.parts[at] * steps // sums.steps for at in part.APART] for rank, sums in ranks.items()}
     return [Piece(steps, named)]
 
 
@@ -132,34 +129,34 @@ def _paces(ranks: Mapping[int, RankSums], losses: Losses, noise: Mapping[int, in
     for rank, causes in own.items():
         beyond, beyond_whole = causes[Cause.STRAGGLER] - usual, whole[rank] - usual_whole
         slower, idle = max(0, min(beyond, beyond_whole)), max(0, min(-beyond, -beyond_whole))
+        if steps < STEPS_MIN:
+            slower = idle = 0
         least = noise[rank]
         found[rank] = _Pace(steps, causes, beyond, slower if slower >= least else 0, idle if idle >= least else 0)
     return found
 
 
-def _grouped(pieces: Sequence[Piece], paces: Mapping[int, _Pace], noise: Mapping[int, int]) -> Iterable[Piece]:
+def _grouped(pieces: Sequence[Piece], paces: Mapping[int, _Pace], noise: Mapping[int, int]) -> list[Piece]:
     """The steps with the same last rank, together: within a group no wait cancels another one.
 
     What ranks compute is taken as their window has it. So a step is set apart from most others by its named parts
     alone, and by no less than what is noise.
     """
-    totals = list[dict[int, int]]()
+    own = {rank: sum(pace.own.values()) for rank, pace in paces.items()}
+    steps = next(iter(paces.values())).steps
+    lasts, most = list[tuple[int, int, dict[int, int]]](), Counter[int]()
     for piece in pieces:
-        totals.append({
-            rank: sum(piece.named[rank].values()) + sum(pace.own.values()) * piece.steps // pace.steps
-            for rank, pace in paces.items()
-        })  # fmt: skip
-    lasts = [min(rank for rank, ns in total.items() if ns == max(total.values())) for total in totals]
-    most = Counter[int]()
-    for piece, last in zip(pieces, lasts, strict=True):
+        totals = {rank: sum(named) + own[rank] * piece.steps // steps for rank, named in piece.named.items()}
+        last_ns = max(totals.values())
+        last = min(rank for rank, ns in totals.items() if ns == last_ns)
+        lasts.append((last, last_ns, totals))
         most[last] += piece.steps
     usual = max(most, key=lambda rank: (most[rank], -rank))
-    groups: dict[int, Piece] = {}
-    for piece, last, total in zip(pieces, lasts, totals, strict=True):
-        least = noise[usual] * piece.steps // paces[usual].steps
-        key = last if total[last] - total[usual] > least else usual
-        groups[key] = groups[key].plus(piece) if key in groups else piece
-    return groups.values()
+    groups: dict[int, list[Piece]] = {}
+    for piece, (last, last_ns, totals) in zip(pieces, lasts, strict=True):
+        is_apart = last_ns - totals[usual] > noise[usual] * piece.steps // steps
+        groups.setdefault(last if is_apart else usual, []).append(piece)
+    return [joined(group) for group in groups.values()]
 
 
 def _usual(amounts: Iterable[int]) -> int:

@@ -117,6 +117,10 @@ class RankSums:
         return self.told_of_ns > 0
 
     @property
+    def tells_all_communication(self) -> bool:
+        return 0 < _passes_ns(self.parts) <= self.told_of_ns
+
+    @property
     def communication_ns(self) -> int:
         """Of all steps: those that do not tell theirs have communicated for the same share of their passes."""
         if not self.told_of_ns:

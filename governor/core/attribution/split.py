@@ -71,11 +71,16 @@ def _split_rank(found: Split, sums: RankSums, late: Late, losses: Mapping[Cause,
         working -= ns
     communication = min(sums.communication_ns, working)
     waited, bubble = 0, left[part.BUBBLE]
+    # Where ranks do not meet in each step, they get back what they lost, and no collective is as long.
+    in_calls = communication if sums.tells_all_communication else working
     for cause, ns in late.causes.items():
         # A stage waits in the bubble. What a slow rank computes longer is in no wait.
-        idle = min(bubble, ns - late.own_ns if cause is Cause.STRAGGLER else ns)
+        own = late.own_ns if cause is Cause.STRAGGLER else 0
+        idle = min(bubble, ns - own)
         bubble -= idle
-        taken = min(ns - idle, working - waited)
+        in_call = min(in_calls, ns - own - idle)
+        in_calls -= in_call
+        taken = min(own + in_call, working - waited)
         found.add(cause, idle + taken)
         waited += taken
     found.add(Cause.BUBBLE, bubble)

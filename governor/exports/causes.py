@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from governor.core.attribution.account import WINDOW_NS
 from governor.core.attribution.causes import Amount, Cause
+from governor.core.attribution.told import WINDOW_NS
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
 from governor.exports.series import Causes
 from governor.replay.goodput import LogTime

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from governor.core.attribution import told as telling
 from governor.core.attribution.causes import Amount, Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.held import AWAY_NS, Held
@@ -18,14 +19,11 @@ from governor.core.attribution.loader import LoaderUse, restored_use
 from governor.core.attribution.log_line import LogLine
 from governor.core.attribution.open_end import OPEN_TIMES, Sight, Silences, Watch
 from governor.core.attribution.rank_line import RankLine
-from governor.core.attribution.told import ordinary_of, shown_by, stands_still, stood_still, sum_into, told_by, told_row
 from governor.core.base.identity import ProcessId
-from governor.core.base.units import NS_PER_S, BootNs, MonoNs
+from governor.core.base.units import BootNs, MonoNs
 from governor.core.events.inputs import Step
 from governor.core.events.machine import HostSample
 
-# A window has enough steps for a straggler to show, and a price change falls into few.
-WINDOW_NS: Final = 10 * NS_PER_S
 STARVED_FRAC: Final = 0.1  # Of a window's rank-time in waiting for data: less starves nobody.
 
 
@@ -94,7 +92,7 @@ class TimeAccount:
         elif self._ranks:
             self.pool_ns += passed_ns
             self.pool_usd_micros += paid
-            if at - self._closed_at >= WINDOW_NS:
+            if telling.is_due(self._ranks.values(), at - self._closed_at):
                 self._close(at)
         elif self._is_unheard:
             self._put(Cause.UNKNOWN, passed_ns, paid)
@@ -275,8 +273,11 @@ class TimeAccount:
             if line.is_finished:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
-        self.step_ns, self.stood = ordinary_of(lines.values()) or self.step_ns, stood_still(lines) or self.stood
-        found = told_by(lines, self._usual, self.hardware, taken=True)
+        self.step_ns, self.stood = (
+            telling.ordinary_of(lines.values()) or self.step_ns,
+            telling.stood_still(lines) or self.stood,
+        )
+        found = telling.told_by(lines, self._usual, self.hardware, taken=True)
         told, slow, self._usual = found.by_cause, found.slow_rank, found.usual
         self._gone.clear()
         self._judge(told, found.weak)
@@ -302,8 +303,8 @@ class TimeAccount:
 
     def _judge(self, told: Shares, weak: Shares) -> None:
         """Note how sure a window is, and what the loader did if ranks waited for it."""
-        sum_into(self.told_ns, told.items())
-        sum_into(self.weak_ns, weak.items())
+        telling.sum_into(self.told_ns, told.items())
+        telling.sum_into(self.weak_ns, weak.items())
         if told:
             self.loader.close(starved=told.get(Cause.DATA, 0) >= STARVED_FRAC * sum(told.values()))
 
@@ -334,17 +335,17 @@ class TimeAccount:
         return found
 
     def stands(self, at: MonoNs) -> tuple[str, bool] | None:
-        return stands_still(self._ranks, at)
+        return telling.stands_still(self._ranks, at)
 
     def _shown(self, at: MonoNs) -> Shares:  # What the pool is divided by in a view. Without ranks: as if now.
-        return shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or self._kept
+        return telling.shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or self._kept
 
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON. What waits in the pool is divided with what the ranks tell a restarted governor."""
         pool = self.pool_ns or self.pool_usd_micros
         optional = {
             "step_ns": self.step_ns, "stood": self.stood, "silences": self.silences.row(), "lost_to": self.lost_to,
-            "unheard": self._is_open, "halted": self._is_halted, "told": told_row(self.told_ns, self.weak_ns),
+            "unheard": self._is_open, "halted": self._is_halted, "told": telling.told_row(self.told_ns, self.weak_ns),
             "loader": self.loader.kept, "hardware": self.hardware.snapshot(),
             "straggler_ns": {str(rank): ns for rank, ns in self.straggler_ns.items()},
         }  # fmt: skip

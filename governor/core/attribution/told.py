@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
+from governor.core.attribution.lateness import STEPS_MIN
 from governor.core.attribution.open_end import Still
 from governor.core.attribution.rank_line import Piece, RankLine
 from governor.core.attribution.split import split
-from governor.core.base.units import DurationNs, MonoNs, format_duration
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+
+# A window has enough steps for a straggler to show, and a price change falls into few.
+WINDOW_NS: Final = 10 * NS_PER_S
+WINDOW_MAX_NS: Final = 300 * NS_PER_S  # Three steps of a large model are told by then, or a rank stands still.
 
 
 class Told(NamedTuple):
@@ -18,6 +23,13 @@ class Told(NamedTuple):
     slow_rank: int | None  # For which the others waited.
     weak: Shares
     usual: dict[Cause, int]  # How the steps were divided: these, or the last ones.
+
+
+def is_due(lines: Iterable[RankLine], since_ns: int) -> bool:
+    """Whether the window ends. `since_ns`: since it began. Of long steps it waits for as many as tell who is slow."""
+    counts = [line.sums.steps for line in lines]
+    waits = len(counts) > 1 and any(0 < steps < STEPS_MIN for steps in counts)
+    return since_ns >= (WINDOW_MAX_NS if waits else WINDOW_NS)
 
 
 def told_by(lines: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime, *, taken: bool) -> Told:

@@ -8,11 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.attribution import parts as part
+from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.by_step import KEPT_MAX, ByStep, shared
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.hardware_time import NO_LOSSES, Losses
 from governor.core.attribution.parts import APART, PARTS, RankSums
 from governor.core.attribution.split import Split, split
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs
+from governor.core.events.inputs import Step
 
 
 def rank_of(steps: Iterable[tuple[int, dict[str, int]]]) -> RankSums:
@@ -186,3 +190,21 @@ STEP = st.fixed_dictionaries(
 def test_whatever_steps_tell_is_attributed_once(told: list[list[tuple[int, dict[str, int]]]]) -> None:
     found = cut({rank: rank_of(steps) for rank, steps in enumerate(told)})
     assert all(ns > 0 for ns in found.by_cause.values())
+
+
+def test_of_steps_that_are_longer_than_a_window_the_slow_rank_is_told() -> None:
+    """As of a large model: twelve seconds a step, of which rank 1 computes three more than rank 0."""
+    account = TimeAccount()
+    for rank in (0, 1):
+        account.rank_begins(rank, MonoNs(0))
+    for second in range(1, 12 * 20 + 1):
+        now = MonoNs(second * NS_PER_S)
+        account.tick(now, BootNs(now), BootNs(0), 0, holds=True)
+        if second % 12 == 0:
+            for rank, own in ((0, 8.0), (1, 11.0)):
+                passes = {"forward_s": own / 2, "backward_s": own / 2 + 12 - own, "comm_s": 12 - own}
+                step = Step(now, ConnectionId(rank + 1), "run", rank, second // 12, step_s=12.0, **passes)
+                account.step(rank, step, now)
+    account.over(MonoNs(240 * NS_PER_S))
+    assert set(account.straggler_ns) == {1}
+    assert account.by_cause[Cause.STRAGGLER].ns >= 19 * 3 * NS_PER_S  # The first step is not compared.

@@ -108,7 +108,7 @@ RETOLD: Final = "as the export's account of the run tells it; `costgov report` s
 WEAK_FRAC: Final = 0.1
 _SURE: Final = ("low", "medium", "high")
 _BY_LINES: Final = "up to: by the distance of the log's lines"
-_OPEN: Final = "or the last one did not end"
+_UP_TO: Final = "up to: the last one did not end, or only the distance of a log's lines tells it"
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.DATA: ("low", "up to: no fetch of a batch was seen, so the loop's own code between steps is in it"),
     Cause.STRAGGLER: (
@@ -120,11 +120,11 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.COMMUNICATION: (
         "low", "up to: one rank alone tells its time in collectives, and its wait for a late one is in it"
     ),
-    Cause.CHECKPOINT: ("medium", f"{_BY_LINES}, between which it saved; {_OPEN}"),
-    Cause.EVALUATION: ("medium", f"{_BY_LINES}, between which it evaluated; {_OPEN}"),
-    Cause.COMPILE: ("low", f"{_BY_LINES}: what the first one took beyond an ordinary one; {_OPEN}"),
-    Cause.START_UP: ("medium", f"{_BY_LINES}: until the first one, without an ordinary step; {_OPEN}"),
-    Cause.RESTART: ("medium", f"{_BY_LINES}: until the attempt's first one, without an ordinary step; {_OPEN}"),
+    Cause.CHECKPOINT: ("medium", f"{_UP_TO}, between which it saved"),
+    Cause.EVALUATION: ("medium", f"{_UP_TO}, between which it evaluated"),
+    Cause.COMPILE: ("low", f"{_UP_TO}: what the first one took beyond an ordinary one"),
+    Cause.START_UP: ("medium", f"{_UP_TO}: until the first one, without an ordinary step"),
+    Cause.RESTART: ("medium", f"{_UP_TO}: until the attempt's first one, without an ordinary step"),
     Cause.HANG: ("medium", "it stood still in a phase for longer than one of its like takes, and no rule halted it"),
 }  # fmt: skip
 

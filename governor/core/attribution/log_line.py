@@ -46,9 +46,8 @@ class Between(NamedTuple):
 
 @dataclass(slots=True)
 class LogLine(RankLine):
-    lengths: deque[int] = field(
-        default_factory=lambda: deque(maxlen=RECENT_STEPS)
-    )  # Of a step: a new pace is no pause.
+    # Of a step. Uncut: a new pace is no pause.
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     pace: LogPace = field(default_factory=LogPace)
     balance: Balance = field(default_factory=Balance)
     has_loss: bool = False
@@ -243,7 +242,7 @@ class LogLine(RankLine):
         exact, opened, since, marks = dict[Cause, int](), None, self.told_to, list(self.phases)
         unsure = {OF_PHASE.get(mark.name) for mark in marks if not mark.is_told}
         for place, mark in enumerate(marks):
-            at = max(self.told_to, min(mark.at, ended))
+            at = max(since, min(mark.at, ended))  # What was told before is not told again.
             upto = max(at, min(marks[place + 1].at, ended)) if place + 1 < len(marks) else None
             cause, ns = OF_PHASE.get(mark.name), 0
             if upto is not None and upto > at:

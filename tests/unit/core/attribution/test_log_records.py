@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from governor.core.attribution.causes import Cause
+from governor.core.base.units import NS_PER_S, MonoNs
 from tests.unit.core.attribution.test_log_lines import Log
 
 
@@ -182,3 +183,15 @@ def test_a_record_that_sums_up_by_a_number_of_its_own_is_no_step_that_is_done_ag
             log.number = 50
     assert log.end(20.0) == {Cause.PRODUCTIVE: 20.0}
     assert log.account.steps == 10
+
+
+def test_an_evaluation_that_is_told_by_its_marks_and_by_its_seconds_is_told_once() -> None:
+    log = Log()
+    for number in range(1, 6):
+        log.line(20.0 * number, steps=10)
+    log.phase(100.0, "eval")
+    log.phase(108.0, "train")
+    log.account.phase(0, MonoNs(100 * NS_PER_S), "eval", log.number)  # Seen at 108, as a record of eight seconds.
+    log.phase(108.0, "train")
+    log.line(128.0, steps=10)
+    assert log.end(128.0) == {Cause.PRODUCTIVE: 120.0, Cause.EVALUATION: 8.0}

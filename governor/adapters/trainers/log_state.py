@@ -34,6 +34,7 @@ class LogState:
     _unread: int = 0  # Lines in a row.
     _fault: str = ""
     _is_unread_told: bool = False
+    _was_judged: bool = False  # The launch that has ended last.
     understanding: Understanding = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,8 +47,13 @@ class LogState:
 
     def new_launch(self) -> None:
         """It may write another log."""
+        self._was_judged = self.understanding.has_record
         self.understanding = self._begun()
         self._unread, self._is_unread_told = 0, False
+
+    def writers_are_named(self) -> None:
+        """A launch has begun, and nothing of it was judged yet."""
+        self._was_judged = False
 
     def see(self, line: bytes, found: Sequence[object], at: MonoNs) -> None:
         """Note a line, and what a RecordReader made of it."""
@@ -113,7 +119,7 @@ class LogState:
 
     def shortfall(self) -> str | None:
         """Of a log that is over: why nothing of it was judged, in one line. None: something was."""
-        if self.understanding.has_record:
+        if self.understanding.has_record or (self._was_judged and not self.understanding.lines):
             return None
         if self.understanding.lines:
             return self._not_understood()

@@ -271,6 +271,8 @@ class Stream:
             ended += self._go_on(at)
         if self._has_ended:  # Another launch has begun before that was told.
             settled += self._end_of_processes(at)
+        if not set(named) <= set(known or ()):
+            self._state.writers_are_named()
         owner = os.geteuid() if seen.log_owner is None else seen.log_owner
         uid = found[0].uid if found else owner
         others = tuple(sorted({facts.uid for facts in found} - {uid}))

@@ -132,6 +132,21 @@ def test_a_log_of_the_command_that_appears_late_is_watched_again(tmp_path: Path)
     assert watch.stream.shortfall() is None
 
 
+def test_of_a_log_whose_writer_has_ended_something_was_judged(tmp_path: Path) -> None:
+    """The end of a command comes behind the end of the process that its pidfile names."""
+    watch = Watch(tmp_path)
+    watch.write(1, 10)
+    watch.poll(1)
+    watch.processes.end(4321)
+    for second in range(2, 30):
+        watch.poll(second)
+    assert not watch.node.runs["log"].run.alive
+    assert watch.stream.shortfall() is None
+    watch.launch(4400)
+    watch.poll(40)
+    assert "nothing was written to it" in (watch.stream.shortfall() or "")
+
+
 def test_the_next_launch_of_the_command_must_be_understood_anew(tmp_path: Path) -> None:
     watch = Watch(tmp_path, pidfile=False, launches=True)
     watch.write(1, 10)

@@ -77,9 +77,9 @@ class TimeAccount:
         `is_untold`: all since then was the run's, and nobody has spoken for it. `is_alone`: nobody speaks by now.
         """
         self.counted_at = at
-        if self.is_fresh or is_untold:
+        if self.is_fresh or is_untold or (holds and self.held.is_taken_over(since)):
             self._begin(at, boot, since, spent_usd_micros, holds=holds or is_untold)
-            self.held = Held(boot, holds)
+            self.held = Held(boot, holds, unpaid_from=None if holds or is_untold else since)
             return
         paid = spent_usd_micros - self.spent_usd_micros
         passed_ns = self.held.passed_ns(boot, holds=holds)

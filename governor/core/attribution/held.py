@@ -21,6 +21,7 @@ class Held:
     boot_to: int | None = None  # The node's meter up to which the time is counted.
     holds: bool = False
     let_go_ns: int = 0  # Since it held, and not counted.
+    unpaid_from: int | None = None  # It was known since then, and has not held the node yet.
     # Its training ended well, or its ranks left with a bye: what the command does behind that is its end.
     has_left: bool = False
     unheard_ns: int = 0  # Of what was owed: its ranks were lost, the command went on, and nobody spoke.
@@ -30,11 +31,16 @@ class Held:
         """What the command's time behind its ranks is while nobody speaks. A relaunch may be under way, and hang."""
         return Cause.SHUT_DOWN if self.has_left else Cause.UNKNOWN
 
+    def is_taken_over(self, since: BootNs) -> bool:
+        """Whether it pays, from its first hold on, for time before it was known: that of the command that it is of."""
+        return self.unpaid_from is not None and since < self.unpaid_from
+
     def passed_ns(self, boot: BootNs, *, holds: bool) -> int:
         """What has passed since the last count and was the run's: it held the node until it let go."""
         passed_ns = max(0, boot - self.boot_to) if self.boot_to is not None else 0
         held_before, self.holds, self.boot_to = self.holds, holds, boot
         if holds or held_before:
+            self.unpaid_from = None
             return passed_ns
         self.let_go_ns += passed_ns
         return 0

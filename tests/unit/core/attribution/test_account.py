@@ -299,6 +299,18 @@ def test_time_between_two_attempts_is_the_restarts_once_a_rank_speaks_again() ->
     assert told_of(account) == (61 * NS_PER_S, 61_000)
 
 
+def test_a_run_that_takes_over_its_commands_time_has_all_of_it() -> None:
+    """A log whose first line comes eight seconds behind the launch, and five behind the first look for it."""
+    account = TimeAccount()
+    for seconds in (3, 4, 5, 6, 7):
+        boot = BootNs(seconds * NS_PER_S)
+        account.tick(MonoNs(boot), boot, BootNs(3 * NS_PER_S), 0, holds=False)
+    for seconds, spent in ((8, 8000), (9, 9000)):
+        boot = BootNs(seconds * NS_PER_S)
+        account.tick(MonoNs(boot), boot, BootNs(0), spent, holds=True)
+    assert told_of(account) == (9 * NS_PER_S, 9000)
+
+
 def test_a_run_that_was_away_is_not_charged_for_it() -> None:
     """As below a service: the node's time between two launches is no run's."""
     account = TimeAccount()

@@ -28,6 +28,7 @@ class Progress:
         "fetch_starts",
         "forwards",
         "forwards_longest",
+        "has_looked",
         "homes",
         "in_step",
         "last_hook",
@@ -58,6 +59,7 @@ class Progress:
         self.origin: Optional[Dict[str, Any]] = {}  # Where what it trains began: origin.py.
         # Where a checkpoint is our own whoever has saved it, of a run that nobody named. None: it is named.
         self.homes: Optional[Callable[[], List[str]]] = None
+        self.has_looked = False  # For a checkpoint to go on from.
         self.attempt_step = 0
         self.in_step = False
         self.last_hook = "attach"
@@ -126,12 +128,17 @@ class Progress:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """A load passes no hook. That it began and ended is progress: who stands still behind it hung there."""
-        self.progress_seq += 1
+        """A load passes no hook. That it began and ended is progress: who stands still behind it hung there.
+
+        The first time alone: a loop that asks again and again, and finds nothing, stands still.
+        """
+        more = int(not self.has_looked)
+        self.has_looked = True
+        self.progress_seq += more
         try:
             yield
         finally:
-            self.progress_seq += 1
+            self.progress_seq += more
 
     def enter_collective(self, op: str) -> None:
         """Note that the training thread enters the collective `op`."""

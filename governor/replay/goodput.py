@@ -57,6 +57,7 @@ class LogTime:
         self._before = MonoNs(0)  # Until when its time was told before this record.
         self._last: Step | None = None
         self._step_ns = 0  # Of a line without a save or an evaluation.
+        self._paused_ns = 0  # By which this record has moved the clock, where it has no time.
         self._number: int | None = None  # Of the last record that has one.
         self._attempt: str | None = None
         self._told: set[str] = set()
@@ -67,6 +68,7 @@ class LogTime:
             self._meta = record["meta"]
             return None
         self.records += 1
+        self._paused_ns = 0
         own = "v" in record and (is_frame(record) or is_note(record))
         if not own and self.fields["t"]:
             record = timed(record, self.fields["t"])
@@ -164,7 +166,13 @@ class LogTime:
         if phase.phase == "init" and self._ranks is None and self._last is not None:
             self.account.attempt_begins(phase.at)
             self.account.log_begins(OF_LOG, phase.at, goes_on=False)
-        self.account.phase(phase.rank, phase.began, phase.phase, phase.step)
+        began = phase.began
+        if not self.clock.is_timed and self._ranks is None:  # Its seconds are all that is known of when it was.
+            lasted_ns = min(phase.at - began, STEP_NS_MAX)
+            self._tick(MonoNs(self._now + max(0, lasted_ns - self._paused_ns)))
+            self._paused_ns = max(lasted_ns, self._paused_ns)
+            began = MonoNs(self._now - lasted_ns)
+        self.account.phase(phase.rank, began, phase.phase, phase.step)
 
     def _is_step(self, step: Step) -> bool:
         """Whether a record with a step is of one. Of a line without a figure of it, the number must go on.

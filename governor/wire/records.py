@@ -15,6 +15,7 @@ from typing import Any, Final
 from governor.core.base.units import COUNT_MAX, NS_PER_S, TOKENS_OF_A_STEP_MAX, MonoNs
 from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample, SourceTrouble
+from governor.core.events.step_parts import SECONDS_MAX
 from governor.wire.formats.line import text_of
 from governor.wire.formats.text_log import LineFormat
 from governor.wire.formats.values import as_duration, as_number, as_whole, busy_fracs, reader_of
@@ -177,7 +178,7 @@ class RecordReader:
         if shape.is_plain and step is not None and step >= 0:
             read = self._read_step(record, shape, step, at)
             if shape.asides and _is_evaluation(read, record, shape):
-                return self._told(record, shape, self._phases(_EVALUATED, step, at))
+                return self._told(record, shape, self._phases(_evaluated(shape), step, at))
             return (read,)
         events = self._of_training(record, shape, step, at)
         if shape.gpu is None or isinstance(events, list):
@@ -188,7 +189,7 @@ class RecordReader:
         word = record[shape.phase] if shape.phase is not None else None
         phases = _MARKS.get(word, ()) if isinstance(word, str) else ()
         if shape.is_aside and not phases:
-            phases = _EVALUATED
+            phases = _evaluated(shape)
         if step is None and not phases and shape.pauses and len(shape.figures) + len(shape.counts) == len(shape.pauses):
             phases = (*shape.pauses, "train")  # Its seconds alone, and no step.
         if phases and (phases != _TRAINS or shape.is_empty):
@@ -210,7 +211,7 @@ class RecordReader:
         for place in range(len(phases) - 2, -1, -1):
             _, name, read = shape.pauses.get(phases[place].phase, (None, None, None))
             lasted_s = read(record[name]) if read is not None and name is not None else None
-            if lasted_s is not None and lasted_s * NS_PER_S <= ends:
+            if lasted_s is not None and lasted_s <= SECONDS_MAX:  # A log without times has no moment before its first.
                 ends = MonoNs(ends - round(lasted_s * NS_PER_S))
                 found[place] = replace(phases[place], since=ends)
         return tuple(found)
@@ -327,6 +328,11 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
         step, figures, counts, phase, gpu, aside, asides, is_bare, is_of_one_step, is_plain, is_involved, sampled,
         clocks, epoch, pauses, held,
     )  # fmt: skip
+
+
+def _evaluated(shape: _Shape) -> tuple[str, ...]:
+    """A record of validation: that it is over, and a save that it tells the seconds of."""
+    return tuple(dict.fromkeys(("eval", *shape.pauses, "train")))
 
 
 def is_aside(name: str) -> bool:

@@ -30,6 +30,10 @@ LEAVES_MIN: Final = 0.5
 PHASES_OF: Final = {Cause.CHECKPOINT: "checkpoint", Cause.EVALUATION: "eval"}
 
 
+# Behind its last line MLPerf's logs name some fifty. More are noise.
+MARKS_MAX: Final = 256
+
+
 class Line(NamedTuple):
     step: Step
     ended: MonoNs
@@ -46,6 +50,7 @@ class Between(NamedTuple):
 
 @dataclass(slots=True)
 class LogLine(RankLine):
+    phases: deque[Mark] = field(default_factory=lambda: deque(maxlen=MARKS_MAX))
     # Of a step. Uncut: a new pace is no pause.
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     pace: LogPace = field(default_factory=LogPace)

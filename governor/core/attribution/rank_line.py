@@ -14,8 +14,8 @@ from governor.core.attribution.parts import RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
 
-# Behind a rank's last step come evaluations, saves, the end: MLPerf's logs name some fifty. More changes are noise.
-PHASES_MAX: Final = 256
+# Behind a rank's last step come an evaluation, a save, the end: more changes than these are noise.
+PHASES_MAX: Final = 32
 # So many ordinary steps tell how much longer the first one took.
 ORDINARY_STEPS: Final = 3
 RECENT_STEPS: Final = 15
@@ -112,8 +112,8 @@ class RankLine:
         starts = max(self.told_to, MonoNs(ended - length))
         self._tell(Cause.UNKNOWN if self.has_stepped else self.start, starts - self.told_to)
         told = parts_of(step, ended - starts)
-        if not (self.has_stepped or is_repeated):
-            self.first = First(told, step)
+        if not self.has_stepped:
+            self.first = First(told, step, is_repeated=is_repeated)
         else:
             if is_repeated:
                 self._tell(Cause.LOST_STEPS, ended - starts)

@@ -45,3 +45,13 @@ def test_a_record_of_a_pause_alone_has_its_seconds(
 ) -> None:
     found = told(lines(every, own, 3.0, has_step=has_step, step_s=step_s))
     assert found == {"productive": 38.0 + 2.0, cause: 3.0 * (20 // every)}
+
+
+@pytest.mark.parametrize("has_step", [True, False])
+def test_without_times_too(*, has_step: bool) -> None:
+    rows = [
+        row | {"step_time_s": 0.1} if "loss" in row else row
+        for row in lines(4, {"val_loss": 2.5, "eval_s": 3.0, "checkpoint_s": 1.0}, 4.0, has_step=has_step, step_s=None)
+    ]
+    found = told([{name: value for name, value in row.items() if name != "t"} for row in rows])
+    assert (found["evaluation"], found["checkpoint_stall"]) == (15.0, 5.0)

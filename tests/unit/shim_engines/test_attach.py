@@ -230,3 +230,7 @@ def test_a_load_is_progress_as_it_begins_and_as_it_ends(fails: bool) -> None:
     with pytest.raises(TimeoutError) if fails else contextlib.nullcontext():
         shim.resume()
     assert before < inside[0] < progress.progress_seq
+    ended = progress.progress_seq
+    with pytest.raises(TimeoutError) if fails else contextlib.nullcontext():
+        shim.resume()
+    assert progress.progress_seq == ended, "a loop that asks again finds nothing, and stands still"

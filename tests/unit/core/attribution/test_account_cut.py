@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.rows import time_row, whole_of
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs
 from governor.core.engine.metering import charge_verdict
 from governor.core.engine.node_journal import persist
-from governor.core.events.inputs import Bye, Disconnected, PhaseChange, TrainerExited
+from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step, TrainerExited
 from governor.core.events.operators import OperatorHalt
 from tests.unit.core.attribution.test_account import World, account_of, seconds, step, steps, sums_hold
 from tests.unit.core.engine.test_step import a_step, hello, peer
@@ -198,3 +200,27 @@ def test_a_training_that_goes_on_after_a_pause_has_no_hang() -> None:
     world = stood()
     step(world, 11, step_s=100.0, data_s=99.1)
     assert Cause.HANG not in account_of(world).now(MonoNs(world.mono))
+
+
+def test_the_load_in_the_first_step_of_a_later_attempt_is_a_restart_also_where_that_step_was_trained_before() -> None:
+    """Ten steps of a second. The next attempt begins at step 6, which waits thirty seconds for its data."""
+    account, now = TimeAccount(), 0
+    account.tick(MonoNs(0), BootNs(0), BootNs(0), 0, holds=True)
+
+    def trains(first: int, last: int, data_s: float) -> None:
+        nonlocal now
+        account.rank_begins(0, MonoNs(now))
+        for number in range(first, last + 1):
+            more_s = data_s if number == first else 0.0
+            now += round((1.0 + more_s) * NS_PER_S)
+            account.tick(MonoNs(now), BootNs(now), BootNs(0), 0, holds=True, is_unbroken=True)
+            passes = {"data_s": more_s, "forward_s": 0.5, "backward_s": 0.5}
+            step = Step(MonoNs(now), ConnectionId(1), "run", 0, number, step_s=1.0 + more_s, **passes)
+            account.step(0, step, MonoNs(now))
+
+    trains(1, 10, 0.0)
+    account.attempt_begins(MonoNs(now))
+    trains(6, 15, 30.0)
+    account.over(MonoNs(now), ended_well=True)
+    told = {cause: round(one.ns / NS_PER_S, 3) for cause, one in account.by_cause.items() if one.ns}
+    assert told == {Cause.PRODUCTIVE: 15.0, Cause.LOST_STEPS: 5.0, Cause.RESTART: 30.0}

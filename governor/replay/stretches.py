@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.wire.recorded import is_exit, is_gap, is_halt
+from governor.wire.recorded import is_exit, is_frame, is_gap, is_halt
 
 # What lies behind so many stretches counts as not recorded: a list without a bound would be a user's to fill.
 STRETCHES_MAX: Final = 100_000
@@ -62,6 +62,8 @@ class Stretches:
         if is_gap(record):
             self._gap(record, wall)
             return
+        if self._open is None and self.attempts and not is_frame(record):
+            return  # A halted run's ranks exit behind its halt, whose attempt is over. A frame begins the next one.
         self._open = Span(wall, wall) if self._open is None else self._open._replace(until=max(self._open.until, wall))
         attempt = self._attempt_of(record, at, wall)
         attempt.ended_wall = max(attempt.ended_wall, wall)

@@ -63,6 +63,15 @@ def test_between_two_attempts_nothing_is_missed(tmp_path: Path) -> None:
     assert found.ends_at_halt
 
 
+def test_the_exit_of_a_halted_run_is_no_attempt_of_its_own(tmp_path: Path) -> None:
+    written = Written("r", WALL_S).hello(100).steps([1], 160).halted(200).exited(205).save(tmp_path)
+    found = seen(tmp_path)
+    assert (found.ends_at_halt, len(found.attempts), walls(found)) == (True, 1, [(100.0, 200.0)])
+    written.hello(500, "b").steps([2], 560).exited(600).save(tmp_path, 2)
+    again = seen(tmp_path)
+    assert (again.ends_at_halt, len(again.attempts)) == (False, 2)
+
+
 def test_a_halt_cuts_off_the_rest_of_its_attempt_alone(tmp_path: Path) -> None:
     written = Written("r", WALL_S).hello(100).steps([1], 160).halted(200)
     written.hello(500, "b").steps([2], 560).exited(800).save(tmp_path)

@@ -278,7 +278,9 @@ def _how(kept: Kept | None) -> str:
 
     own = [one for one in kept.halts if one.get("attempt") == kept.row.get("attempt")]
     try:
-        return how_ended(kept.row, own[-1] if own else None, is_open=bool(kept.row.get("alive")))
+        how = how_ended(kept.row, own[-1] if own else None, is_open=bool(kept.row.get("alive")))
+        is_whole = how == "ended" and kept.row.get("completed") and kept.row.get("step") is not None
+        return f"completed at step {kept.row['step']:,}" if is_whole else how
     except NOT_OURS:
         return "unknown: its journal does not say"
 

@@ -169,13 +169,20 @@ def test_a_halts_mark_leads_to_its_section(home: Path) -> None:
         ),
         ({"state": "finished", "attempt": "a"}, "ended with exit code 3: no cause is known"),
         ({"state": "finished", "attempt": "b"}, "ended"),
+        ({"state": "finished", "attempt": "whole"}, "completed at step 1,200"),
+        ({"state": "finished", "attempt": "cut"}, "ended"),
     ],
 )
 def test_a_governor_that_keeps_a_run_that_is_over_does_not_make_it_go_on(
     row: dict[str, object], how: str | None
 ) -> None:
     end = {"exit_code": 3, "cause": "no cause is known"}
-    kept = Kept("j", {"attempt": "a", "alive": False, "end": end}, (), ()) if "attempt" in row else None
+    rows: dict[object, dict[str, object]] = {
+        "whole": {"attempt": "whole", "alive": False, "end": None, "completed": True, "step": 1_200},
+        "cut": {"attempt": "cut", "alive": False, "end": None, "completed": False, "step": 7},
+    }
+    own = rows.get(row.get("attempt"), {"attempt": "a", "alive": False, "end": end})
+    kept = Kept("j", own, (), ()) if "attempt" in row else None
     assert how_it_ended(row, kept) == how
 
 

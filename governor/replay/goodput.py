@@ -107,7 +107,9 @@ class LogTime:
             how = "is taken to be as usual between two lines" if self.clock.is_wall else "is not in it"
             told.append(f"its clock went back {times} time{'s' * (times > 1)}: what passed meanwhile {how}")
         if not self._told & {"data_s", "forward_s", "backward_s"}:
-            told.append("it tells no parts of a step: waits, saves and communication in one count as productive")
+            told.append(
+                "it tells no parts of a step: waits, communication, and saves that no line names, count as productive"
+            )
         elif not {"forward_s", "backward_s"} <= self._told and self._ranks is None:
             told.append("it does not tell both passes of a step: what it does not name of one counts as productive")
         elif "comm_s" not in self._told:

@@ -19,6 +19,8 @@ Every second of a run, and every micro-dollar, is `productive` or of one of thes
 - **Sure**: *high*, the trainer or the engine itself times it; *medium*, it is worked out of what they time; *low*, it is a bound, or only a part of it was seen.
 - **What to do** is what the report says where nothing more is known. Of data starvation it says more where the loader tells
   what it does.
+- **`{restart}`** is time for which the run held the node: between two attempts of one command, and behind a launch whose name had trained before. The time between two launches of
+  `costgov run` costs that run nothing, and is of no cause.
 
 | cause | what its seconds are | sure | what to do |
 |---|---|---|---|
@@ -39,12 +41,15 @@ _WASTE = """
 `wasted_usd` of `costgov status` and `costgov_run_wasted_usd_total` have no causes. They say when the money was spent that bought no training that
 lasts ([cost](../howto/cost.md)): {names}. A ceiling and the closing line of `costgov run` need that at once. Two of the names are causes too, and have other money there:
 
-- `start_up`: waste has each attempt's time until its first step has *ended*, with the launch fee. The causes end it where that step *begins*: the step itself
-  is productive or `{compile}`, and an attempt behind one that had trained is `{restart}`.
-- `halt`: both have the time from the verdict until the halt is closed. Waste meets its ends where the money was charged, so the two may differ by what
-  a second or two cost.
+- `start_up`: waste has each attempt's time until its first step has *ended*, with the launch fee. The causes have the time until that step *begins*, and what it
+  waits for data or spends in the loop's code beyond an ordinary step. The rest of the step is productive or `{compile}`, and an attempt behind one that had
+  trained is `{restart}`.
+- `halt`: both have the time from the verdict until the halt is closed.
 
 `after_last_step` is `{shut_down}` here, `{hang}`, or what a save behind the last step took; `trained_twice` is `{lost_steps}`.
+
+Both split the same money, at other moments: waste where it was charged, the causes by what ranks have told between two counts, on average over the ranks. So where
+waste and causes are of the same time, either may be larger, by what a second or two cost.
 """
 
 
@@ -53,7 +58,8 @@ def render() -> str:
         names=", ".join(f"`{one.value}`" for one in WASTE), compile=Cause.COMPILE.value, restart=Cause.RESTART.value,
         shut_down=Cause.SHUT_DOWN.value, hang=Cause.HANG.value, lost_steps=Cause.LOST_STEPS.value,
     )  # fmt: skip
-    return _HEAD + "".join(_rows()) + _WEAKER.format(share=WEAK_FRAC) + "".join(_weaker()) + waste
+    head, weaker = _HEAD.format(restart=Cause.RESTART.value), _WEAKER.format(share=WEAK_FRAC)
+    return head + "".join(_rows()) + weaker + "".join(_weaker()) + waste
 
 
 def _rows() -> Iterator[str]:

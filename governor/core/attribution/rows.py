@@ -59,7 +59,8 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "recompute fewer layers if memory allows it",
     ),
     Cause.CHECKPOINT: Advice(
-        "high", "the time inside saves", "save less often, in the background, or to a faster disk"
+        "high", "the time inside saves, and until all ranks had agreed on the step to save",
+        "save less often, in the background, or to a faster disk",
     ),
     Cause.EVALUATION: Advice("high", "the time inside evaluations", "evaluate less often, or on fewer batches"),
     Cause.COMPILE: Advice(
@@ -107,8 +108,8 @@ SILENT: Final = "no rank and no log has spoken"
 RETOLD: Final = "as the export's account of the run tells it; `costgov report` says how sure that is, and by what"
 WEAK_FRAC: Final = 0.1
 _SURE: Final = ("low", "medium", "high")
-_BY_LINES: Final = "up to: by the distance of the log's lines"
-_UP_TO: Final = "up to: the last one did not end, or only the distance of a log's lines tells it"
+# True of a log that tells by its lines alone, and of a phase that the run's end has cut.
+_UNTIMED: Final = "up to: no word told how long it took"
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.DATA: ("low", "up to: no fetch of a batch was seen, so the loop's own code between steps is in it"),
     Cause.STRAGGLER: (
@@ -120,11 +121,13 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.COMMUNICATION: (
         "low", "up to: one rank alone tells its time in collectives, and its wait for a late one is in it"
     ),
-    Cause.CHECKPOINT: ("medium", f"{_UP_TO}, between which it saved"),
-    Cause.EVALUATION: ("medium", f"{_UP_TO}, between which it evaluated"),
-    Cause.COMPILE: ("low", f"{_UP_TO}: what the first one took beyond an ordinary one"),
-    Cause.START_UP: ("medium", f"{_UP_TO}: until the first one, without an ordinary step"),
-    Cause.RESTART: ("medium", f"{_UP_TO}: until the attempt's first one, without an ordinary step"),
+    Cause.CHECKPOINT: ("medium", "up to: a save was told, and not how long it took"),
+    Cause.EVALUATION: ("medium", "up to: an evaluation was told, and not how long it took"),
+    Cause.COMPILE: (
+        "low", "up to: all that a first step took beyond an ordinary one; no word told how long it compiled"
+    ),
+    Cause.START_UP: ("medium", "up to: no word told when the first step began"),
+    Cause.RESTART: ("medium", "up to: no word told when an attempt's first step began"),
     Cause.HANG: ("medium", "it stood still in a phase for longer than one of its like takes, and no rule halted it"),
 }  # fmt: skip
 
@@ -244,7 +247,7 @@ def how_sure(cause: Cause, *, is_weak: bool) -> tuple[str, str]:
     usual = advice.confidence, advice.evidence
     if not is_weak:
         return usual
-    return WEAKER.get(cause, usual if advice.confidence == "low" else ("medium", f"{_BY_LINES}; {advice.evidence}"))
+    return WEAKER.get(cause, usual if advice.confidence == "low" else ("medium", f"{_UNTIMED}; {advice.evidence}"))
 
 
 def _words(whole: Whole, cause: Cause) -> dict[str, Any]:

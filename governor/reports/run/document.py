@@ -134,12 +134,13 @@ def _of_a_step(series: RunSeries, part: str) -> str | None:
     mine_s = sums.part_s(part) / sums.steps
     told = f"{length(mine_s)} of a step of {length(sums.seconds / sums.steps)} on rank {most}" if mine_s > 0 else None
     if part == "checkpoint" and series.saves:
-        saves = "1 save" if series.saves == 1 else f"{series.saves:,} saves"
-        if most != series.lead and told is not None:
-            return f"{saves} within steps; {told}"
-        return f"{saves} within steps, of {length(series.save_s / series.saves)} on rank {series.lead}"
+        # The saves alone are the lead's. What a step told has the wait for an agreed step in it too.
+        one, length_s = series.saves == 1, length(series.save_s)
+        saves = f"1 save, {length_s}" if one else f"{series.saves:,} saves, {length_s} in all"
+        all_of_it = f"; with the wait for an agreed step, {told}" if told is not None else ""
+        return f"{saves} on rank {series.lead}{all_of_it}"
     if part == "communication" and told is not None:
-        return f"{told}, with that wait"
+        return f"{told}, its wait for a late rank included"
     return told
 
 

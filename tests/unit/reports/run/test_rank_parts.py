@@ -55,6 +55,14 @@ def test_the_evidence_of_a_cause_is_of_the_rank_that_has_the_most_of_it(cause: s
         assert "150 ms" in evidence
 
 
+def test_the_evidence_of_saves_has_the_wait_for_an_agreed_step_and_not_the_saves_alone() -> None:
+    series = ran({"hold_s": 0.1}, {"hold_s": 0.1})
+    series.see(step(21, 21, **(WORK | {"checkpoint_s": 0.02, "hold_s": 0.1})))
+    (row,) = (one for one in run_document(facts_of(series))["causes"] if one["cause"] == "checkpoint_stall")
+    assert "20 ms" in row["evidence"], "of the save"
+    assert "101 ms of a step" in row["evidence"], "of twenty steps: all that the cause has"
+
+
 def test_a_part_that_no_rank_has_told_has_no_figure() -> None:
     document = run_document(facts_of(ran({}, {})))
     assert not [one["cause"] for one in document["causes"] if " on rank " in one["evidence"]]

@@ -23,8 +23,8 @@ from governor.cli.common import (
     tokens_options,
 )
 from governor.cli.policy.replay import map_option
-from governor.reports.causes import seconds, usd, words
-from governor.reports.run.sections import Table, adding_up, per_hour, share
+from governor.reports.causes import advice_of, seconds, usd, words
+from governor.reports.run.sections import RATE, Table, adding_up, per_hour, share
 from governor.text.screen import screen_of
 from governor.text.table import Head, plain, render_rows
 from governor.wire import formats
@@ -150,6 +150,8 @@ def _show(known: Sequence[LogGoodput]) -> None:
         show_line(plain(known[0].path), "bold")
     table = _causes_table(time_row(_sum(known)), is_priced=is_priced)
     show_drawn(render_rows(table.heads, table.rows, total=True, screen=screen))
+    if is_priced:
+        show_line(RATE)
     if not is_priced and any(one.is_priced for one in known):
         show_line("not told: dollars, as some of the logs have none; --price USD gives them", "yellow")
     said = [[*_unsure(one), *(f"not told: {line}" for line in one.missing)] for one in known]
@@ -183,7 +185,7 @@ def _causes_table(time: Mapping[str, Any], *, is_priced: bool) -> Table:
         worth = ["", *(per_hour(one).removesuffix("/h") if one["usd"] else "" for one in causes)]
         rows = [[*row, paid, rate] for row, paid, rate in zip(rows, dollars[:-1], worth, strict=True)]
     heads.append(Head("NEXT STEP", may_wrap=True))
-    steps = ["", *(one["next_step"] or "" for one in causes)]
+    steps = ["", *(advice_of(one) or "" for one in causes)]
     rows = [[*row, step] for row, step in zip(rows, steps, strict=True)]
     total = ["all", seconds(time["wall_s"]), share(1.0)]
     rows.append([*total, *([dollars[-1], ""] if is_priced else []), ""])

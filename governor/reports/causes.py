@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd, is_spend_known
 
 SHARE_MIN: Final = 0.0005  # Less reads as 0.0 %.
+WORTH_FRAC: Final = 0.01  # Of a run's time. Less is not worth anybody's hour.
 
 
 class CauseRow(NamedTuple):
@@ -44,7 +45,7 @@ def cause_rows(run: Mapping[str, Any], most: int) -> list[CauseRow]:
             one["usd"],
             wall_s,
             is_priced,
-        )._replace(confidence=one["confidence"], next_step=one.get("next_step") or "")
+        )._replace(confidence=one["confidence"], next_step=advice_of(one) or "")
         for one in shown
     ]
     rest = causes[len(shown) :]
@@ -52,6 +53,12 @@ def cause_rows(run: Mapping[str, Any], most: int) -> list[CauseRow]:
         rest_s, dollars = sum(one["s"] for one in rest), sum(one["usd"] for one in rest)
         rows.append(_row(f"{len(rest)} others", rest_s, dollars, wall_s, is_priced))
     return rows
+
+
+def advice_of(cause: Mapping[str, Any]) -> str | None:
+    """The next step, of a cause that is worth one."""
+    step: str | None = cause.get("next_step")
+    return step if (cause.get("share") or 0.0) >= WORTH_FRAC else None
 
 
 def _row(name: str, cause_s: float, dollars: float, wall_s: float, is_priced: bool) -> CauseRow:

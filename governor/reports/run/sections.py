@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD
-from governor.reports.causes import name_of, seconds, usd
+from governor.reports.causes import advice_of, name_of, seconds, usd
 from governor.text.table import Head
 
 TIME_LINE_SHOWN: Final = 40
 SPIKES_SHOWN: Final = 10
 FIXES_SHOWN: Final = 3
-WORTH_FRAC: Final = 0.01  # Less is not worth anybody's hour.
+ONCE: Final = frozenset({"start_up", "shut_down", "halt"})  # Causes that come once: no hour has more of them.
+RATE: Final = "$/HOUR: a cause's dollars, divided by all hours of the run."
 _OTHER: Final = (
     "OTHER is what no column names: saves, evaluations, the optimizer's offload, a pipeline's bubble; where no frame "
     "tells the time in collectives, the backward pass and the optimizer too."
@@ -87,8 +88,8 @@ def _name(cause: Mapping[str, Any], document: Document) -> str:
 
 
 def _fix_first(document: Document) -> Section:
-    worth = [one for one in document["causes"] if one["next_step"] is not None and (one["share"] or 0) >= WORTH_FRAC]
-    items = [f"{_name(one, document)}, {per_hour(one)}: {one['next_step']}." for one in worth[:FIXES_SHOWN]]
+    worth = [one for one in document["causes"] if advice_of(one) is not None]
+    items = [f"{_name(one, document)}, {_loses(one)}: {advice_of(one)}." for one in worth[:FIXES_SHOWN]]
     return Section("What to fix first", items=items)
 
 
@@ -115,13 +116,14 @@ def _causes(document: Document) -> Section:
         for one, paid in zip(causes, dollars[1:-1], strict=True)
     ]  # fmt: skip
     rows.append(("all", seconds(document["wall_s"]), share(1.0), dollars[-1], "", ""))
-    return Section("Time and dollars by cause", table=Table(heads, rows, total=True), key="causes")
+    told = [RATE] if document["usd"] else []
+    return Section("Time and dollars by cause", told, Table(heads, rows, total=True), key="causes")
 
 
 def _evidence(document: Document) -> Section:
     items = [
         f"{_name(one, document)} ({one['confidence']} confidence): {one['evidence']}"
-        + (f". Next: {one['next_step']}." if one["next_step"] else ".")
+        + (f". Next: {step}." if (step := advice_of(one)) else ".")
         for one in document["causes"]
         if one["s"] > 0
     ]
@@ -301,6 +303,13 @@ def per_mtok(amount: float | None) -> str | None:
 def per_hour(cause: Mapping[str, Any]) -> str:
     """What the cause costs an hour; its share where no price is known."""
     return f"{usd(cause['usd_per_hour'])}/h" if cause["usd"] else f"{share(cause['share'])} of the time"
+
+
+def _loses(cause: Mapping[str, Any]) -> str:
+    """As `per_hour`; of a cause that comes once, what it has cost."""
+    if cause["cause"] in ONCE and cause["usd"]:
+        return f"{usd(cause['usd'])}, {share(cause['share'])} of the time"
+    return per_hour(cause)
 
 
 def adding_up(amounts: Sequence[float], total: float) -> list[str]:

@@ -18,6 +18,7 @@ from governor.reports.run.windows import COMMUNICATION, PARTS, StepFigures, Wind
 from governor.text.binned import Line
 from governor.wire.recorded import is_exit, is_gap, is_halt
 
+DURABLE: Final = "whole and durable"
 MARKS_MAX: Final = 200  # A reader does not read a thousand saves.
 RANKS_SHOWN_MAX: Final = 64
 SAVE_STEPS_APART: Final = 2
@@ -136,7 +137,7 @@ class RunSeries:
         elif isinstance(event, Bye) and event.rank == self.lead:
             self._end_save(event.at)
         elif isinstance(event, Ack) and event.what == "saved" and event.rank in (self.lead, None):
-            self._saved(event.at, event.step, "whole and durable")
+            self._saved(event.at, event.step, DURABLE)
         if self.began is None:
             self.began = event.at
         self.ended = event.at
@@ -174,7 +175,7 @@ class RunSeries:
         for place in range(len(self.marks) - 1, max(-1, len(self.marks) - 4), -1):
             if self.marks[place].kind == "save":
                 mark = self.marks[place]
-                self.marks[place] = mark._replace(text=f"{mark.text}, {checkpoint_s:.3g} s")
+                self.marks[place] = mark._replace(text=_in_order(mark.text, f"{checkpoint_s:.3g} s"))
                 return
 
     def note(self, record: Mapping[str, Any], at: MonoNs) -> None:
@@ -310,7 +311,7 @@ class RunSeries:
         """A save is told twice: by its acknowledgement, and by the time in its step. It is one mark."""
         last = self.marks[-1] if self.marks else None
         if last is not None and last.kind == "save" and _is_near(last.step, step):
-            self.marks[-1] = last._replace(text=f"{last.text}, {text}")
+            self.marks[-1] = last._replace(text=_in_order(last.text, text))
         else:
             self._mark(at, "save", text, step)
 
@@ -334,6 +335,11 @@ def _figures(step: Step, step_s: float, tokens: int | None) -> StepFigures:
         step.step, step_s, tokens, told_parts(step), step.comm_s, step.loss, step.grad_norm,
         step.comm_between_s,
     )  # fmt: skip
+
+
+def _in_order(text: str, more: str) -> str:
+    """What was told of a save, its seconds first: its acknowledgement comes before them, or behind."""
+    return ", ".join(sorted([*text.split(", "), more], key=DURABLE.__eq__))
 
 
 def _is_near(step: int | None, other: int | None) -> bool:

@@ -13,8 +13,10 @@ import pytest
 from governor.core.base.model_speed import SLICED
 from governor.core.base.units import NS_PER_S
 from governor.core.events.hardware import GpuFigures
+from governor.core.events.inputs import Ack, PhaseChange
 from governor.core.events.machine import GpuSample
 from governor.planner.catalog import driver_peaks
+from governor.reports.causes import WORTH_FRAC
 from governor.reports.incident.page import incident_page
 from governor.reports.run.compare import SAME, compare_document, is_regression
 from governor.reports.run.document import run_document
@@ -24,7 +26,18 @@ from governor.reports.run.sections import adding_up, sections
 from governor.reports.run.series import RunSeries
 from governor.text.svg import CURVE, CURVE_ON_DARK, RED, RED_ON_DARK
 from tests.golden.report_cases import nan_halt
-from tests.golden.run_report_cases import CASES, at, bare_run, hello, hostile_run, step, trained, whole_run
+from tests.golden.run_report_cases import (
+    CASES,
+    FIRST,
+    account,
+    at,
+    bare_run,
+    hello,
+    hostile_run,
+    step,
+    trained,
+    whole_run,
+)
 from trainer_shim.wire import worded
 
 
@@ -214,3 +227,37 @@ def test_pages_of_runs_and_of_incidents_have_the_same_colours_on_a_dark_screen()
         for text in (page(run_document(facts), facts.series), incident_page(nan_halt(), None))
     ]
     assert dark[0] == dark[1] == {(CURVE, CURVE_ON_DARK), (RED, RED_ON_DARK)}
+
+
+def test_a_cause_that_is_not_worth_an_hour_has_no_advice() -> None:
+    """In no section: at 0 ms, and below the share from which it is among what to fix first."""
+    facts = whole_run()
+    little = account(LOOP=(0.0, 0.000001), CHECKPOINT=(2.0, 0.012))
+    document = run_document(dataclasses.replace(facts, told={**facts.told, "time": little}))
+    told = {one["cause"]: one for one in document["causes"]}
+    small = [one for one in told.values() if one["next_step"] and one["share"] < WORTH_FRAC]
+    assert {one["cause"] for one in small} >= {"loop_code", "checkpoint_stall"}
+    (items,) = (one.items for one in sections(document) if one.title == "Evidence")
+    assert not [item for item in items for one in small if one["next_step"] in item]
+    assert [item for item in items if told["data_starvation"]["next_step"] in item]
+
+
+def test_what_comes_once_is_told_by_what_it_cost() -> None:
+    (items,) = (one.items for one in sections(run_document(whole_run())) if one.title == "What to fix first")
+    assert [item for item in items if "/h:" in item]
+    assert not [item for item in items if item.startswith("start up") and "/h:" in item]
+
+
+def test_a_save_is_told_in_one_order() -> None:
+    """Its acknowledgement comes before the seconds of its step, or behind them."""
+    texts = []
+    for is_first in (True, False):
+        series = RunSeries()
+        series.see(hello(0))
+        series.see(step(1, 1))
+        series.see(PhaseChange(at(1.5), FIRST, "llama", 0, "checkpoint", 1))
+        events = [Ack(at(2), FIRST, "llama", 0, 3, "own", "saved", 1), step(3, 2, checkpoint_s=0.25)]
+        for event in events if is_first else reversed(events):
+            series.see(event)
+        texts.append(next(mark.text for mark in series.marks if mark.kind == "save"))
+    assert len(set(texts)) == 1

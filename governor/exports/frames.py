@@ -1,10 +1,12 @@
 """The points, GPU samples and causes of a recording.
 
-Of a node's ranks the lowest speaks for the run: it has the same steps. Causes are of all ranks.
+Of a node's ranks the lowest speaks for the run: it has the same steps. Causes are of all ranks. Nothing is recorded
+behind a verdict, so steps that another rank had told before it, and the lowest one had not, are that rank's.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -30,10 +32,11 @@ from governor.exports.series import (
 )
 from governor.replay.logs import recording
 from governor.replay.readers.lines import LogUnreadable
-from governor.wire.recorded import SPEAKERS_MAX, RecordedClock, is_frame, is_gap, is_note, read_gpus
+from governor.wire.recorded import SPEAKERS_MAX, RecordedClock, is_frame, is_gap, is_halt, is_note, read_gpus
 from trainer_shim.wire import FRAMES, PHASES, faults
 
 STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
+AHEAD_MAX: Final = 64  # Steps of a rank that the lowest one has not told. Each sends what it has four times a second.
 
 
 class Recording:
@@ -51,6 +54,8 @@ class Recording:
         self._tokens_per_step: int | None = None
         self._last: tuple[int, int] | None = None  # Attempt step and end of the point before.
         self._step = 0
+        self._ahead: dict[int, deque[tuple[dict[str, Any], int]]] = {}  # Other ranks' last steps, and their ends.
+        self._newest = (-1, -1)  # Which rank told the last step, and when that was read.
         self._ends = StepEnds()
         self._order = Order()
 
@@ -108,6 +113,7 @@ class Recording:
         if is_new:
             self._attempt, self._last = hello["attempt"], None
             self._ranks.clear()
+            self._ahead.clear()
         connection = hello.get("conn")
         if type(connection) is int and (connection in self._ranks or len(self._ranks) < SPEAKERS_MAX):
             self._ranks[connection] = hello["rank"]
@@ -128,13 +134,31 @@ class Recording:
 
     def _step_of(self, frame: dict[str, Any], at: int) -> Iterable[Point]:
         """A point, unless another rank speaks, or the step is told again."""
-        ended = self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
-        if frame["rank"] != self._lead(frame) or (self._last is not None and frame["attempt_step"] <= self._last[0]):
+        rank, ended = frame["rank"], self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
+        self._newest = rank, at
+        if self._is_told(frame):
             return ()
+        if rank == self._lead(frame):
+            return (self._point(frame, ended),)
+        if rank in self._ahead or len(self._ahead) < SPEAKERS_MAX:
+            self._ahead.setdefault(rank, deque(maxlen=AHEAD_MAX)).append((frame, ended))
+        return ()
+
+    def _till_verdict(self, at: int) -> Iterator[Point]:
+        """Where a rank's step is the reason for a halt: it, and those before it, unless the lead has told them."""
+        rank, read_at = self._newest
+        for frame, ended in self._ahead.pop(rank, ()) if read_at == at else ():
+            if not self._is_told(frame):
+                yield self._point(frame, ended)
+
+    def _is_told(self, frame: dict[str, Any]) -> bool:
+        return self._last is not None and bool(frame["attempt_step"] <= self._last[0])
+
+    def _point(self, frame: dict[str, Any], ended: int) -> Point:
         values = {series: float(frame[name]) for name, series in OF_FRAMES.items() if frame.get(name) is not None}
         self._add_speed(values, frame, ended)
         self._last, self._step = (frame["attempt_step"], ended), frame["step"]
-        return (Point(self._wall(ended), frame["step"], values),)
+        return Point(self._wall(ended), frame["step"], values)
 
     def _add_speed(self, values: dict[str, float], frame: dict[str, Any], ended: int) -> None:
         """By the step's own time, else by when the step before ended."""
@@ -155,6 +179,8 @@ class Recording:
         what = note.get("note")
         if what == "lost" and type(note.get("conn")) is int:
             self._ranks.pop(note["conn"], None)
+        elif is_halt(note):
+            return self._till_verdict(at)
         elif is_gap(note):
             self._ranks.clear()
             lines = note.get("lines")

@@ -18,11 +18,13 @@ from governor.exports import forms
 from governor.exports.forms.tensorboard import FILE
 from governor.exports.owned import MARKER, PART
 from governor.replay.logs import records
+from governor.wire import recording
 from tests.unit.exports.exported import (
     LINES,
     PARTS,
     ROWS,
     RUN,
+    at,
     gpus,
     hello,
     leave_journal,
@@ -258,6 +260,28 @@ def test_a_resumed_run_goes_back_and_a_step_told_twice_counts_once(state: Path, 
     document(RUN, "--jsonl", str(tmp_path))
     lines = read_lines(tmp_path / "training_metrics.jsonl")
     assert [(line["step"], line["loss"]) for line in lines] == [(1, 2.0), (2, 2.0), (2, 2.0), (3, 2.0)]
+
+
+def test_the_step_that_a_halt_is_of_is_exported_also_where_the_lowest_rank_had_not_told_it(
+    state: Path, tmp_path: Path
+) -> None:
+    """Ranks send a broken step at once, and others four times a second: behind a verdict nothing is recorded."""
+    healthy = (hello(0), hello(0, rank=1), step(10, 1), step(10, 1, rank=1, loss=9.0))
+    broken = (step(11, 2, rank=1, loss=8.0), step(12, 3, rank=1, loss="nan"))
+    halted = recording.halted(at(12), "llama.n.1")
+    for number, lines in enumerate([(*healthy, *broken), (*healthy, *broken, halted)]):
+        leave_recording(state, lines)
+        document(RUN, "--jsonl", str(tmp_path / f"{number}"))
+    before, behind = (read_lines(tmp_path / f"{number}" / "training_metrics.jsonl") for number in (0, 1))
+    assert [line["loss"] for line in before] == [2.0], "the lowest rank's, as it may still tell them"
+    assert [line["loss"] for line in behind] == [2.0, 8.0, "nan"]
+
+
+def test_of_a_halt_that_no_step_is_the_reason_for_the_series_are_the_lowest_ranks(state: Path, tmp_path: Path) -> None:
+    lines = (hello(0), hello(0, rank=1), step(10, 1), step(10, 2, rank=1), recording.halted(at(90), "llama.n.1"))
+    leave_recording(state, lines)
+    document(RUN, "--jsonl", str(tmp_path / "logs"))
+    assert [line["step"] for line in read_lines(tmp_path / "logs" / "training_metrics.jsonl")] == [1]
 
 
 def test_when_a_step_does_not_say_how_long_it_took_its_arrival_does(state: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ behind a verdict, so steps that another rank had told before it, and the lowest 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import PART_FIELDS
+from governor.core.runs.ahead import StepsAhead
 from governor.core.runs.own_time import StepEnds
 from governor.exports.causes import Ask, Paid, RecordedCauses
 from governor.exports.series import (
@@ -36,7 +36,6 @@ from governor.wire.recorded import SPEAKERS_MAX, RecordedClock, is_frame, is_gap
 from trainer_shim.wire import FRAMES, PHASES, faults
 
 STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
-AHEAD_MAX: Final = 64  # Steps of a rank that the lowest one has not told. Each sends what it has four times a second.
 
 
 class Recording:
@@ -54,8 +53,7 @@ class Recording:
         self._tokens_per_step: int | None = None
         self._last: tuple[int, int] | None = None  # Attempt step and end of the point before.
         self._step = 0
-        self._ahead: dict[int, deque[tuple[dict[str, Any], int]]] = {}  # Other ranks' last steps, and their ends.
-        self._newest = (-1, -1)  # Which rank told the last step, and when that was read.
+        self._ahead = StepsAhead[tuple[dict[str, Any], int]]()  # Frames, and their steps' ends.
         self._ends = StepEnds()
         self._order = Order()
 
@@ -113,7 +111,7 @@ class Recording:
         if is_new:
             self._attempt, self._last = hello["attempt"], None
             self._ranks.clear()
-            self._ahead.clear()
+            self._ahead.begin()
         connection = hello.get("conn")
         if type(connection) is int and (connection in self._ranks or len(self._ranks) < SPEAKERS_MAX):
             self._ranks[connection] = hello["rank"]
@@ -135,24 +133,10 @@ class Recording:
     def _step_of(self, frame: dict[str, Any], at: int) -> Iterable[Point]:
         """A point, unless another rank speaks, or the step is told again."""
         rank, ended = frame["rank"], self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
-        self._newest = rank, at
-        if self._is_told(frame):
-            return ()
         if rank == self._lead(frame):
-            return (self._point(frame, ended),)
-        if rank in self._ahead or len(self._ahead) < SPEAKERS_MAX:
-            self._ahead.setdefault(rank, deque(maxlen=AHEAD_MAX)).append((frame, ended))
+            return (self._point(frame, ended),) if self._ahead.lead(rank, frame["attempt_step"], at) else ()
+        self._ahead.other(rank, frame["attempt_step"], at, (frame, ended))
         return ()
-
-    def _till_verdict(self, at: int) -> Iterator[Point]:
-        """Where a rank's step is the reason for a halt: it, and those before it, unless the lead has told them."""
-        rank, read_at = self._newest
-        for frame, ended in self._ahead.pop(rank, ()) if read_at == at else ():
-            if not self._is_told(frame):
-                yield self._point(frame, ended)
-
-    def _is_told(self, frame: dict[str, Any]) -> bool:
-        return self._last is not None and bool(frame["attempt_step"] <= self._last[0])
 
     def _point(self, frame: dict[str, Any], ended: int) -> Point:
         values = {series: float(frame[name]) for name, series in OF_FRAMES.items() if frame.get(name) is not None}
@@ -180,7 +164,7 @@ class Recording:
         if what == "lost" and type(note.get("conn")) is int:
             self._ranks.pop(note["conn"], None)
         elif is_halt(note):
-            return self._till_verdict(at)
+            return [self._point(frame, ended) for frame, ended in self._ahead.till_verdict(at)]
         elif is_gap(note):
             self._ranks.clear()
             lines = note.get("lines")

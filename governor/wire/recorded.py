@@ -12,7 +12,7 @@ from typing import Any, Final
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.hardware import read_figures
-from governor.core.events.inputs import Disconnected, Event, TrainerExited
+from governor.core.events.inputs import Disconnected, Event, Step, TrainerExited
 from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, ProcessUse, SpotNotice
 from governor.core.runs.state import RANKS_MAX
 from governor.wire.frames import FAULTS_MAX, build
@@ -136,6 +136,9 @@ class _Packet:
     truncated: bool = False
 
 
+_UNHEARD: Final = _Packet(ConnectionId(0), Peer(ProcessId(FIRST_PID, 1, "replay"), 0))  # For a frame without its hello.
+
+
 class RecordedRanks:
     """Reads the frames of one run, from its first hello on."""
 
@@ -210,6 +213,14 @@ class RecordedRanks:
             return ()  # From a newer governor.
         event = read(note, at, self.run)
         return (event,) if event is not None else [f"note {what}: its values are not as a governor writes them"]
+
+
+def read_step(frame: dict[str, Any], at: MonoNs, run: str) -> Step | None:
+    """The step of a line, whoever has told it. None: it is no sound frame of a step."""
+    if not is_frame(frame) or faults(frame, FRAMES):
+        return None
+    event = build(frame, _UNHEARD, at, run)
+    return event if isinstance(event, Step) else None
 
 
 def read_gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> GpuSample | None:

@@ -7,7 +7,7 @@ word before. A recording has its frames by their arrival, which may be late by a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -45,10 +45,14 @@ class LeftOut:
             name for name, told in zip(TIME_FIELDS, _times(step), strict=True)
             if told is not None and not 0 <= told < most_s
         ]  # fmt: skip
-        wrong += [
-            name for name, told in zip(FIGURES, _figures(step), strict=True)
-            if told is not None and FIGURE_MAX <= abs(told) < math.inf
-        ]  # fmt: skip
+        return self._without([*wrong, *_wrong_figures(step)], step)
+
+    def whole(self, step: Step, line: Step) -> Step:
+        """The same of a step whose `line` was believed before: its times are the line's, and are not judged again."""
+        times: dict[str, Any] = dict(zip(TIME_FIELDS, _times(line), strict=True))
+        return self._without(_wrong_figures(step), replace(step, **times))
+
+    def _without(self, wrong: Sequence[str], step: Step) -> Step:
         if not wrong:
             return step
         for name in wrong:
@@ -72,3 +76,10 @@ class LeftOut:
 
     def _note(self, name: str) -> None:
         self.values[name] = self.values.get(name, 0) + 1
+
+
+def _wrong_figures(step: Step) -> list[str]:
+    return [
+        name for name, told in zip(FIGURES, _figures(step), strict=True)
+        if told is not None and FIGURE_MAX <= abs(told) < math.inf
+    ]  # fmt: skip

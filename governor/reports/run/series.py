@@ -11,12 +11,13 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import told_parts
+from governor.core.runs.ahead import StepsAhead
 from governor.core.runs.own_time import StepEnds
 from governor.reports.run.left_out import LeftOut
 from governor.reports.run.stability import Spread, Stability
 from governor.reports.run.windows import COMMUNICATION, PARTS, StepFigures, Windows
 from governor.text.binned import Line
-from governor.wire.recorded import is_exit, is_gap, is_halt
+from governor.wire.recorded import is_exit, is_gap, is_halt, read_step
 
 DURABLE: Final = "whole and durable"
 MARKS_MAX: Final = 200  # A reader does not read a thousand saves.
@@ -81,7 +82,8 @@ class Busy:
 class RunSeries:
     """Pass each event to `see` and each of the recording's own notes to `note`, in their order.
 
-    `lead`: the rank whose steps are drawn and judged. All ranks of one step tell nearly the same.
+    `lead`: the rank whose steps are drawn and judged. All ranks of one step tell nearly the same. The last steps
+    before a halt may be another's (`core.runs.ahead`): they are drawn and judged, but in no sum of the lead's own time.
     """
 
     began: MonoNs | None = None
@@ -118,6 +120,7 @@ class RunSeries:
     # and a file may hold any number as a rank.
     _stepped: set[int] = field(default_factory=set)
     _ends: StepEnds = field(default_factory=StepEnds)
+    _ahead: StepsAhead[tuple[Mapping[str, Any], Step]] = field(default_factory=StepsAhead)  # Lines, and their times.
     _tokens_per_step: int | None = None
     _piece: int = 0
     _save_began: MonoNs | None = None
@@ -189,6 +192,7 @@ class RunSeries:
             self.lost_lines += lines if type(lines) is int and 0 < lines < 2**40 else 0
             self._mark(at, "gap", "nothing was recorded from here until the next mark")
         elif is_halt(told):
+            self._till_verdict(at)
             self._mark(at, "halt", f"halt {record.get('incident', '')}", self.last_step)
         elif is_exit(told):
             self._mark(at, "exit", "the run's processes were gone", self.last_step)
@@ -219,6 +223,7 @@ class RunSeries:
             self._save_began, self._untimed_s, self._is_save_told = None, 0.0, False
             self.attempts += 1
             self._stepped.clear()
+            self._ahead.begin()
             self.stability.new_attempt()
             self._piece += 1
             ranks = f"{hello.world_size} rank{'' if hello.world_size == 1 else 's'}"
@@ -236,23 +241,39 @@ class RunSeries:
         is_first = self._account(step)
         if step.rank != self.lead:
             return
+        number = step.step if step.attempt_step is None else step.attempt_step
+        # What another rank told before a halt, and this one behind it, is drawn already. A log's steps may go back.
+        if self._ahead.lead(step.rank, number, step.at) or step.attempt_step is None:
+            self._follow(step, is_first)
+        if step.checkpoint_s is not None:
+            self._save_of(step, min(step.checkpoint_s, step.step_s or step.checkpoint_s))
+        if step.step_s is not None and not is_first:
+            self.windows.add(_figures(step, step.step_s, self._tokens_of(step)))
+
+    def _till_verdict(self, at: MonoNs) -> None:
+        """The steps that the run was halted at, and the lead had not told yet."""
+        for record, line in self._ahead.till_verdict(at):
+            step = read_step(dict(record), line.at, self.hello.run if self.hello is not None else "")
+            if step is not None and self.lead is not None:
+                self._follow(self.left_out.whole(step, line), self.lead not in self._stepped)
+
+    def _follow(self, step: Step, is_first: bool) -> None:
+        """Draw and judge one step of the run."""
         ended = self._ends.of(step.rank, step.ended, step.at)
         at_s = max(0, ended - (step.at if self.began is None else self.began)) / NS_PER_S
         if self.last_step is not None and step.step <= self.last_step:
             self._piece += 1
         self.last_step = step.step
         self.stability.see(step)
-        tokens = step.tokens if step.tokens is not None else self._tokens_per_step
         drawn = {"loss": step.loss, "gradient norm": step.grad_norm, "loss scale": step.loss_scale}
         for name, value in drawn.items():
             if value is not None:
                 self._draw(name, at_s, value)
-        if step.checkpoint_s is not None:
-            self._save_of(step, min(step.checkpoint_s, step.step_s or step.checkpoint_s))
         if step.step_s is None:
             return
         self._draw("step time, s", at_s, step.step_s)
         self.step_times.add(step.step_s)
+        tokens = self._tokens_of(step)
         if tokens is not None and whole_ns(step.step_s):
             self.tokens += tokens
             if not is_first:
@@ -260,8 +281,9 @@ class RunSeries:
                 self.step_s += step.step_s
                 self.gpu_s += step.step_s * (self.world_size or 0)
             self._draw("tokens per second", at_s, tokens / step.step_s)
-        if not is_first:
-            self.windows.add(_figures(step, step.step_s, tokens))
+
+    def _tokens_of(self, step: Step) -> int | None:
+        return step.tokens if step.tokens is not None else self._tokens_per_step
 
     def see_other(self, record: Mapping[str, Any]) -> bool:
         """A step of another rank than the lead, as it stands in the recording. False: it is of the lead, or none.
@@ -274,7 +296,10 @@ class RunSeries:
         loss = record.get("loss")
         if isinstance(loss, str):
             self.stability.see_broken(step)
-        self._account(self.left_out.line(record, rank, step))
+        line = self.left_out.line(record, rank, step)
+        self._account(line)
+        number = record.get("attempt_step")
+        self._ahead.other(rank, number if type(number) is int else step, line.at, (record, line))
         return True
 
     def _account(self, step: Step) -> bool:

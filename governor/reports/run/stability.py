@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.events.inputs import Step
+from governor.core.runs.ahead import AHEAD_MAX
 
 # A spike is above the median of so many values before it, by so many times their usual spread.
 USUAL_OF: Final = 100
@@ -155,7 +156,8 @@ class Stability:
     norm_spikes: Spikes = field(default_factory=Spikes)
     told: set[str] = field(default_factory=set)
     _skipped_before: int = 0
-    _broken_step: int | None = None
+    # This attempt's last ones, of any rank: one may tell some steps before the others do.
+    _broken: deque[int] = field(default_factory=lambda: deque(maxlen=AHEAD_MAX))
 
     def see(self, step: Step) -> None:
         self.steps += 1
@@ -187,8 +189,9 @@ class Stability:
             self.told.add("loss")
 
     def new_attempt(self) -> None:
-        """Its count of skipped steps begins anew."""
+        """Its count of skipped steps begins anew, and so do its steps."""
         self._skipped_before = 0
+        self._broken.clear()
 
     def _see_skipped(self, step: Step) -> None:
         if step.skipped_steps is not None:
@@ -201,7 +204,9 @@ class Stability:
 
     def _is_first_broken(self, step: int) -> bool:
         """Whether no rank has told of a loss that is no number at this step."""
-        is_first, self._broken_step = step != self._broken_step, step
+        is_first = step not in self._broken
+        if is_first:
+            self._broken.append(step)
         self._note_broken(step)
         return is_first
 

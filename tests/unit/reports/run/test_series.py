@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import pickle
 import random
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,10 @@ from governor.reports.run.document import run_document
 from governor.reports.run.series import MARKS_MAX, RunSeries
 from governor.reports.run.stability import SPIKES_MAX, Spikes, Spread, Stability
 from governor.reports.run.windows import PARTS, WINDOWS_MAX, StepFigures, Windows, interval
-from tests.golden.run_report_cases import bare_run, hello, step, trained
+from governor.text.binned import Column
+from governor.wire import recording
+from tests.golden.run_report_cases import at, bare_run, hello, step, trained
+from trainer_shim.wire import head
 
 
 def figures(number: int, step_s: float = 1.0) -> StepFigures:
@@ -97,6 +102,79 @@ def test_a_loss_that_is_no_number_counts_of_any_rank_and_once_a_step() -> None:
         series.see(step(number, number, loss=math.nan if number == 3 else 2.0))
     row = series.stability.row()
     assert (row["nonfinite_loss_steps"], row["first_nonfinite_step"]) == (2, 2)
+
+
+def told(rank: int, number: int, loss: float | str, **over: Any) -> dict[str, Any]:
+    """A line of the recording, as `step` is its event."""
+    read_at = at(number + 0.5)
+    frame = head("step", rank, at(number)) | {"step": number, "attempt_step": number, "step_s": 1.0, "loss": loss}
+    return frame | {"at_ns": read_at, "conn": 1 + rank} | over
+
+
+def halted_at(seconds: float) -> dict[str, Any]:
+    note: dict[str, Any] = json.loads(recording.halted(at(seconds), "llama.n.1"))
+    return note
+
+
+def halted_run(lines: list[dict[str, Any]], halt_s: float) -> RunSeries:
+    """Two ranks' steps until 30 but the last ones, which another than the lead tells alone."""
+    series = RunSeries()
+    for rank in (0, 1):
+        series.see(hello(0, rank))
+    for number in range(1, 31):
+        series.see(step(number, number, attempt_step=number, loss=2.0, step_s=1.0))
+        series.see_other(told(1, number, 2.0))
+    for line in lines:
+        series.see_other(line)
+    series.note(halted_at(halt_s), at(halt_s))
+    return series
+
+
+def losses(series: RunSeries) -> list[Column]:
+    return series.lines["loss"].columns
+
+
+def test_the_steps_that_another_rank_alone_told_before_its_halt_are_drawn_and_judged() -> None:
+    """Ranks send a broken step at once, and others four times a second: behind a verdict nothing is recorded."""
+    broken = [told(1, 31, 9.0), told(1, 32, "nan"), told(1, 33, "nan")]
+    series = halted_run(broken, 33.5)
+    assert [(one.high, one.is_broken) for one in losses(series)[30:-2]] == [(9.0, False)]
+    assert [one.is_broken for one in losses(series)[-2:]] == [True, True]
+    assert [one.at for one in losses(series)[-3:]] == [31.0, 32.0, 33.0], "by their rank's clock"
+    row = series.stability.row()
+    assert (row["steps"], row["nonfinite_loss_steps"], row["first_nonfinite_step"]) == (33, 2, 32)
+    assert row["loss_spikes"]["count"] == 1
+    assert series.marks[-1].step == 33
+    assert series.tokens == 33 * 65_536
+    assert series.ranks[0].steps == 29, "what the lead's own time went to has the lead's steps alone"
+
+
+def test_what_the_lead_tells_behind_a_halt_that_went_on_is_drawn_once() -> None:
+    series = halted_run([told(1, 31, 9.0)], 31.5)
+    for number in (31, 32):
+        series.see(step(number + 5, number, attempt_step=number, loss=2.0))
+    assert [one.high for one in losses(series)[-2:]] == [9.0, 2.0]
+    assert series.stability.steps == 32
+
+
+@pytest.mark.parametrize(
+    ("lines", "halt_s"),
+    [
+        ([told(1, 31, 2.0)], 90.0),  # Of a halt that no step is the reason for.
+        ([told(1, 30, "nan")], 30.5),  # The lead has told it.
+        ([told(1, 31, 2.0, mono_ns="x")], 31.5),  # No frame.
+        ([], 90.0),
+    ],
+)
+def test_of_any_other_halt_the_series_is_the_leads(lines: list[dict[str, Any]], halt_s: float) -> None:
+    assert len(losses(halted_run(lines, halt_s))) == 30
+
+
+def test_a_figure_that_cannot_be_is_left_out_of_a_step_ahead_and_counted_once() -> None:
+    series = halted_run([told(1, 31, 1e300, data_s=1e9)], 31.5)
+    assert series.left_out.values == {"data_s": 1, "loss": 1}
+    assert len(losses(series)) == 30
+    assert series.stability.steps == 31
 
 
 def test_the_loss_scale_keeps_its_first_and_its_last_changes() -> None:

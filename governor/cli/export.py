@@ -186,7 +186,7 @@ def _export(run: str, form: str, target: str, every: int, config: Path | None) -
         raise Failed(
             f"there is no run {run}: neither in {paths.recordings_dir} nor in {paths.state_dir}", ExitCode.UNKNOWN
         )
-    recording = Recording(directory, run, told.spend.at, lambda: account_of(run, paths))
+    recording = Recording(directory, run, told.spend.walk().at, lambda: account_of(run, paths))
     told.counted, progress = Counted(), _Progress()
     items: Iterable[Item] = recording.items() if told.recorded else ()
     try:

@@ -20,21 +20,35 @@ History = Noted | PricedWindow
 
 
 class Spend:
-    """Micro-dollars that were charged until a moment. Moments that go back are taken for the latest one asked for."""
+    """What a run was charged. Whoever asks what that was until a moment takes a walk of their own: see `Walk`."""
 
     def __init__(self, charges: Iterable[Charge]) -> None:
         # A year of one node is some 9,000 of them a line.
-        self._ahead = sorted((one.from_wall, one.to_wall, one.usd_micros) for one in charges)
-        self._ahead.reverse()
-        self.total = UsdMicros(sum(micros for _, _, micros in self._ahead))
-        self.is_known = bool(self._ahead)
+        self._charges = sorted(((one.from_wall, one.to_wall, one.usd_micros) for one in charges), reverse=True)
+        self.total = UsdMicros(sum(micros for _, _, micros in self._charges))
+        self.is_known = bool(self._charges)
+
+    def walk(self) -> Walk:
+        return Walk(self._charges)
+
+
+class Walk:
+    """Micro-dollars that were charged until a moment. Moments that go back are taken for the latest one asked for.
+
+    So it is of one asker: another one's later moments would be this one's.
+    """
+
+    def __init__(self, charges: Sequence[tuple[int, int, int]]) -> None:
+        """`charges`: begin, end and micro-dollars, the latest begin first."""
+        self._is_known = bool(charges)
+        self._ahead = [*charges]
         self._growing: list[tuple[int, int, int]] = []
         self._closed = 0
         self._wall = 0
 
     def at(self, wall: int) -> UsdMicros | None:
         """None where nothing was ever charged: the price is unknown, or another run pays."""
-        if not self.is_known:
+        if not self._is_known:
             return None
         self._wall = max(self._wall, wall)
         while self._ahead and self._ahead[-1][0] <= self._wall:
@@ -64,6 +78,7 @@ def joined(
     told = heapq.merge(*history, key=lambda one: one.wall)
     ahead = next(told, None)
     micros_per_mtok: UsdMicros | None = None
+    paid = spend.walk()
     step = 0
     for item in items:
         while ahead is not None and ahead.wall <= item.wall:
@@ -76,7 +91,7 @@ def joined(
         if isinstance(item, Point):
             step = counted.last_step = item.step or 0
             counted.points += 1
-            yield _priced(item, spend.at(item.wall), micros_per_mtok)
+            yield _priced(item, paid.at(item.wall), micros_per_mtok)
             continue
         counted.gpu_samples += isinstance(item, Gpu)
         counted.events += isinstance(item, Happened)
@@ -88,7 +103,7 @@ def joined(
         elif counted.last_step is None and ahead.usd_micros_per_mtok is not None:
             # Nothing was recorded: the price is all that there is by time.
             counted.points += 1
-            yield _priced(Point(ahead.wall, None, {}), spend.at(ahead.wall), ahead.usd_micros_per_mtok)
+            yield _priced(Point(ahead.wall, None, {}), paid.at(ahead.wall), ahead.usd_micros_per_mtok)
         ahead = next(told, None)
 
 

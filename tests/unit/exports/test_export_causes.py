@@ -16,7 +16,8 @@ from governor.core.base.units import NS_PER_S
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import OF_WHICH_FIELDS
-from governor.exports.series import OF_FRAMES
+from governor.exports.series import OF_FRAMES, SPEND
+from governor.replay.logs import records
 from governor.wire import recording
 from tests.tidy.sources import ROOT
 from tests.unit.exports.exported import (
@@ -31,6 +32,7 @@ from tests.unit.exports.exported import (
     step,
 )
 from tests.unit.exports.test_export import document, export
+from tests.unit.exports.test_export_goodput import READS
 from trainer_shim.wire import FRAMES
 
 SECONDS: dict[str, Any] = {"data_s": 0.25, "forward_s": 0.25, "backward_s": 0.5}
@@ -61,6 +63,20 @@ def test_causes_add_up_to_the_recordings_time_and_to_its_money(state: Path, tmp_
     assert math.isclose(seconds[-1]["data_starvation"], 10, abs_tol=0.3)
     for before, after in pairwise(seconds):
         assert all(after[cause] >= value for cause, value in before.items()), "cumulative"
+
+
+@pytest.mark.parametrize("form", READS)
+@pytest.mark.parametrize("each_s", [0.125, 1.0])
+def test_a_steps_spend_is_that_of_its_moment_whoever_asks_for_later_ones(
+    state: Path, tmp_path: Path, form: str, each_s: float
+) -> None:
+    leave_recording(state, [hello(0), *(step(n * each_s, n, step_s=each_s, **SECONDS) for n in range(1, 41))])
+    leave_journal(state, [], [charge("c1", 0, 40 * each_s, 4_000_000)])
+    option, name = READS[form]
+    document(RUN, option, str(tmp_path))
+    told = (one for _, one in records(tmp_path / name, {"spend": (SPEND,)}) if isinstance(one, dict))
+    key = SPEND.partition("/")[2] if form == "jsonl" else SPEND
+    assert [one[key] for one in told if key in one] == pytest.approx([n / 10 for n in range(1, 41)], rel=1e-6)
 
 
 @pytest.mark.parametrize("own_s", [3, 400])

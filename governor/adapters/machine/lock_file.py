@@ -62,7 +62,6 @@ def holder(path: str) -> int | None:
     is_held = any(
         len(one) > _PLACE_FIELD and one[_PID_FIELD] == pid and one[_PLACE_FIELD].rpartition(":")[2] == str(inode)
         for one in held
-        if "->" not in one  # Who waits for it.
     )
     return int(pid) if is_held else None
 

@@ -96,15 +96,11 @@ def is_line(name: str, record: Mapping[str, Any]) -> bool:
     if tuple(record)[: len(_HEAD)] != _HEAD or not isinstance(record["timestamp"], str):
         return False
     keys = record.keys() - set(_HEAD)
-    match name:
-        case "causes.jsonl":
-            return not isinstance(amounts_of(record, ""), str)
-        case "events.jsonl":
-            return keys == {"event", "text"}
-        case "gpu_metrics.jsonl":
-            return keys >= {"gpu", "uuid"}
-        case _:
-            return keys <= _OF_STEPS
+    if name == CAUSES:
+        return not isinstance(amounts_of(record, ""), str)
+    if name == EVENTS:
+        return keys == {"event", "text"}
+    return keys >= {"gpu", "uuid"} if name == GPUS else keys <= _OF_STEPS
 
 
 @contextmanager

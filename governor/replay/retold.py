@@ -12,7 +12,7 @@ from governor.core.attribution.causes import Amount, Cause, apportion
 from governor.core.attribution.rows import Whole
 from governor.core.base.units import COUNT_MAX, NS_PER_HOUR, NS_PER_S, UsdMicros, utc_text
 from governor.wire.cause_series import BESIDE, PREFIX, amounts_of, goes_on_of
-from governor.wire.jsonl import date_seconds
+from governor.wire.jsonl import EPOCH_BOUND_S, EPOCH_MIN_S, SECONDS_BOUND, time_of
 
 FIELDS: Final[Mapping[str, Sequence[str]]] = {"causes": (PREFIX,)}  # As an event file's reader is asked for its tags.
 MISSING: Final = "how sure each cause is, and which rank it is of: `costgov report` says so"
@@ -23,9 +23,7 @@ UNSURE: Final = (
     "whether this is all of the account: its last point does not say that it is the last one, and no "
     ".costgov-export.json beside it says how it was exported"
 )
-_DATED_S: Final = range(10**9, 10**10)  # Seconds since 1970. Those of an event file begin with it.
 _EVENTS: Final = "events/"  # They are told as they happened, also after the run.
-_TIMES: Final = ("t", "timestamp", "_timestamp")
 _NUMBERS: Final = ("step", "_step")  # A point of causes is no step.
 
 
@@ -70,8 +68,9 @@ class Retold:
     def missing(self, *, is_changed: bool | None) -> tuple[str, ...]:
         """What the account does not tell, in sentences. `is_changed`: as `exports.owned` says it of its file."""
         if self._goes_on:
-            at_s = self._told_s or 0
-            last = utc_text(int(at_s) * NS_PER_S) if int(at_s) in _DATED_S else "the last point of its account"
+            at_s = self._told_s or 0.0
+            is_dated = EPOCH_MIN_S <= at_s < EPOCH_BOUND_S
+            last = utc_text(int(at_s) * NS_PER_S) if is_dated else "the last point of its account"
             return f"what came after {last}: the run went on when it was exported", MISSING
         return (UNSURE, MISSING) if self._goes_on is None and is_changed is None else (MISSING,)
 
@@ -94,10 +93,6 @@ class Retold:
 
 
 def _seconds(record: Mapping[str, Any]) -> float | None:
-    for name in _TIMES:
-        value = record.get(name)
-        if isinstance(value, str):
-            return date_seconds(value)
-        if isinstance(value, int | float):
-            return float(value) if abs(value) < 1e18 else None
-    return None
+    """None of what is no time, as one that is not finite."""
+    at_s = time_of(record)
+    return at_s if at_s is not None and abs(at_s) < SECONDS_BOUND else None

@@ -19,10 +19,12 @@ from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import ADVICE, RETOLD, Whole, how_sure, time_row
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, UsdMicros
+from governor.exports.causes import PERIOD_NS
 from governor.replay.goodput import LogTime
-from governor.replay.retold import Retold
+from governor.replay.retold import BEHIND_MAX_S, Retold
 from governor.wire import recording
 from governor.wire.cause_series import amounts_of, series_of
+from governor.wire.jsonl import date_seconds
 from governor.wire.recording import ReceivedFrame
 from tests.unit.exports.exported import RUN, account_row, at, charge, gpus, hello, leave_journal, leave_recording, step
 from tests.unit.exports.test_export import document
@@ -304,6 +306,23 @@ def test_a_training_log_of_that_name_is_read_as_any(tmp_path: Path) -> None:
     log = goodput(str(path))
     assert (log["steps"], log["wall_s"]) == (10, pytest.approx(10))
     assert not any("the account of its run" in line for line in log["missing"])
+
+
+@pytest.mark.parametrize(("behind_s", "is_cut"), [(BEHIND_MAX_S, False), (BEHIND_MAX_S + 0.5, True), (1e300, False)])
+@pytest.mark.parametrize("began", [0.0, 1.8e9, "2027-01-15T08:00:00.000000Z"])
+def test_steps_that_go_on_for_three_points_behind_the_last_one_are_of_a_cut_export(
+    began: float | str, behind_s: float, *, is_cut: bool
+) -> None:
+    name, second = ("timestamp", date_seconds(began)) if isinstance(began, str) else ("t", began)
+    assert second is not None
+    retold = Retold()
+    assert retold.take({name: began, "step": 1, "cause/productive_s": 1.0}) is not None
+    retold.take({"t": second + behind_s, "step": 2, "loss": 2.0})
+    assert (retold.by_cause is None, retold.why_not is not None) == (is_cut, is_cut)
+
+
+def test_points_come_so_often_that_three_of_them_are_the_limit() -> None:
+    assert BEHIND_MAX_S * NS_PER_S == 3 * PERIOD_NS
 
 
 AMOUNTS = st.dictionaries(

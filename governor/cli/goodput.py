@@ -74,7 +74,6 @@ def goodput(
     """
     from governor.cli.report.known import Progress
     from governor.exports.found import with_times
-    from governor.exports.owned import is_changed
     from governor.replay.goodput import goodput_of
     from governor.replay.logs import logs
     from governor.replay.readers.text import TextOptions
@@ -89,10 +88,11 @@ def goodput(
     told: list[LogGoodput] = []
     progress = Progress("logs", each=1, of="logs")
     text = TextOptions(text_format, sequence_length, gpus)
-    for number, (path, causes) in enumerate(found.items(), start=1):
+    for number, (path, account) in enumerate(found.items(), start=1):
         said: list[str] = []
         options = replace(text, tell=said.append)
-        one = goodput_of(path, price, fields, options, causes, is_changed=is_changed(causes or path))
+        one = goodput_of(path, price, fields, options, account.causes, is_changed=account.is_changed)
+        one = _without(one, account.why_not)
         progress.clear()
         for line in (*said[:SAID_MAX], *([one.problem] if one.problem is not None else [])):
             complain(plain(line))
@@ -106,6 +106,15 @@ def goodput(
         _show(known)
     if closed or any(one.problem is not None for one in told):
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _without(log: LogGoodput, why: str | None) -> LogGoodput:
+    """What is told of a log whose run's account is gone for this reason. None: it is not."""
+    if why is None:
+        return log
+    untold = f"the account of its run, as {why}"
+    problem = log.problem or f"{log.path.parent}: does not tell {untold}; {log.path.name} is read"
+    return replace(log, missing=(untold, *log.missing), problem=problem)
 
 
 def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:

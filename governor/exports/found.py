@@ -8,28 +8,41 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from governor.exports.forms.jsonl import CAUSES, FILES, PERFORMANCE, TIMELESS, is_line
-from governor.exports.owned import MARKER
+from governor.exports.owned import MARKER, is_changed
 from governor.replay.logs import records
 from governor.replay.readers.lines import LogUnreadable
 
+GONE = f"{CAUSES} is missing or empty"
 
-def with_times(found: Sequence[Path]) -> tuple[dict[Path, Path | None], list[str]]:
-    """Each log with the file that has its run's causes, and a line for each directory of an export.
+
+class Account(NamedTuple):
+    """Where the account of a log's run is. `why_not`: it was exported, and is there no more."""
+
+    causes: Path | None = None
+    is_changed: bool | None = None  # As `owned.is_changed` says it of the file that may have the account.
+    why_not: str | None = None
+
+
+def with_times(found: Sequence[Path]) -> tuple[dict[Path, Account], list[str]]:
+    """Each log with where its run's account is, and a line for each directory of an export.
 
     Of such a directory's files one is the log: that of its steps' times. Without it the causes are their own log.
     """
-    own, read = _of_exports(found), dict[Path, Path | None]()
+    own, read = _of_exports(found), dict[Path, Account]()
     lines: dict[Path, str] = {}
     for path in found:
         causes, steps = path.with_name(CAUSES), path.with_name(PERFORMANCE)
         is_own = path in own
         has_causes = causes in own and _has_lines(causes)
         if path == causes and not (is_own and steps in own):
-            read[path] = causes
-        elif path == steps or not is_own:
-            read[path] = causes if is_own and has_causes else None
+            read[path] = Account(causes, is_changed(causes))
+        elif path == steps and is_own:
+            read[path] = Account(causes, is_changed(causes)) if has_causes else Account(why_not=_why_gone(causes))
+        elif not is_own:
+            read[path] = Account(is_changed=is_changed(path))
         elif not has_causes and steps not in own:
             lines[path.parent] = f"{path}: of an export of costgov, without its {CAUSES}, {PERFORMANCE}: tells no time"
         elif path != causes or not has_causes:
@@ -37,6 +50,11 @@ def with_times(found: Sequence[Path]) -> tuple[dict[Path, Path | None], list[str
             marked = "" if os.path.lexists(path.parent / MARKER) else f" without its {MARKER}"
             lines[path.parent] = f"{path.parent}: an export of costgov{marked}; its {told}, and is read"
     return read, list(lines.values())
+
+
+def _why_gone(causes: Path) -> str | None:
+    """None: it is there, and was not asked for, or it was exported without a line: nothing was recorded."""
+    return GONE if not _has_lines(causes) and is_changed(causes) else None
 
 
 def _of_exports(found: Sequence[Path]) -> frozenset[Path]:

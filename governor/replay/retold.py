@@ -61,8 +61,11 @@ class Retold:
         return {name: value for name, value in record.items() if name in BESIDE and name not in _NUMBERS}
 
     def lose(self, why: str) -> None:
-        """Something cannot be read. Without a point before it nothing is lost by that."""
-        if self.by_cause is not None:
+        """Something cannot be read. Without a point before it nothing is lost by that.
+
+        Of an export that was cut (`CHANGED`) all points may be gone.
+        """
+        if self.by_cause is not None or (why == CHANGED and self.why_not is None):
             self.by_cause, self.why_not = None, why
 
     def missing(self, *, is_changed: bool | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from governor.core.attribution.rows import ADVICE, RETOLD, Whole, how_sure, time
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, UsdMicros
 from governor.exports.causes import PERIOD_NS
+from governor.exports.found import GONE
 from governor.replay.goodput import LogTime
 from governor.replay.retold import BEHIND_MAX_S, Retold
 from governor.wire import recording
@@ -207,7 +208,7 @@ def test_an_export_that_was_cut_tells_its_steps_and_says_so(
     (log,) = json.loads(result.stdout)["logs"]
     assert not any(one["evidence"].startswith(RETOLD) for one in log["causes"])
     if form == "jsonl":
-        assert (log["steps"], result.exit_code) == (40, ExitCode.FAILED if kept else 0)
+        assert (log["steps"], result.exit_code) == (40, ExitCode.FAILED)
 
 
 def test_an_export_that_lost_its_last_lines_is_told_by_its_steps(state: Path, tmp_path: Path) -> None:
@@ -242,7 +243,39 @@ def test_a_file_of_causes_that_is_not_as_it_was_exported_is_no_account(state: Pa
     assert (alone.exit_code, alone.stdout, alone.stderr.count("\n")) == (ExitCode.FAILED, "", 1)
 
 
-def test_an_event_file_that_is_not_as_it_was_exported_has_no_account(state: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [lambda path: path.write_bytes(b""), Path.unlink], ids=["emptied", "deleted"])
+def test_an_account_that_is_gone_is_told_as_that(state: Path, tmp_path: Path, how: Callable[[Path], None]) -> None:
+    leave(state, list(healthy()), 0)
+    document(RUN, "--jsonl", str(tmp_path / "to"))
+    how(tmp_path / "to/causes.jsonl")
+    named = [str(tmp_path / "to")], sorted(str(path) for path in (tmp_path / "to").glob("*.jsonl"))
+    for words in (*named, [str(tmp_path / "to/performance_metrics.jsonl")]):
+        result = CliRunner().invoke(cli, ("goodput", "--json", *words))
+        (log,) = json.loads(result.stdout)["logs"]
+        assert (result.exit_code, log["steps"], log["problem"] is None) == (ExitCode.FAILED, 40, False)
+        assert len([line for line in log["missing"] if GONE in line]) == 1
+    shown = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to"))).stdout
+    assert f"not told: the account of its run, as {GONE}" in shown
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_an_account_that_was_never_exported_is_not_gone(state: Path, tmp_path: Path, *, is_named: bool) -> None:
+    """Of steps alone that somebody names, and of a run without a recording."""
+    leave(state, list(healthy()), 0)
+    document(RUN, "--jsonl", str(tmp_path / "to"))
+    steps = tmp_path / "to/performance_metrics.jsonl"
+    if not is_named:
+        told_steps = steps.read_bytes()
+        shutil.rmtree(state / "recordings")
+        assert CliRunner().invoke(cli, ("export", RUN, "--jsonl", str(tmp_path / "to"))).exit_code == 0
+        steps.write_bytes(told_steps)
+    log = goodput(str(steps if is_named else tmp_path / "to"))
+    assert (log["steps"], log["problem"]) == (40, None)
+    assert not any("the account of its run" in line for line in log["missing"])
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5])
+def test_an_event_file_that_is_not_as_it_was_exported_has_no_account(state: Path, tmp_path: Path, kept: float) -> None:
     leave(state, list(healthy()), 0)
     document(RUN, "--to", "tensorboard", str(tmp_path / "to"))
     (path,) = tmp_path.glob(f"to/{RUN}/events.*")
@@ -250,7 +283,7 @@ def test_an_event_file_that_is_not_as_it_was_exported_has_no_account(state: Path
     while at < len(whole):  # A record: its length in eight bytes, four of a sum, itself, and four of a sum.
         at += 16 + int.from_bytes(whole[at : at + 8], "little")
         ends.append(at)
-    path.write_bytes(whole[: ends[len(ends) // 2]])
+    path.write_bytes(whole[: ends[int(kept * len(ends))]])
     log = goodput(str(tmp_path / "to"))
     assert not any(one["evidence"].startswith(RETOLD) for one in log["causes"])
     assert [line for line in log["missing"] if "the account of its run" in line]

@@ -118,16 +118,26 @@ def _without(log: LogGoodput, why: str | None) -> LogGoodput:
 
 
 def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:
-    from governor.core.attribution.rows import time_row
-
     rows = [
         {
-            "log": str(one.path), "steps": one.steps, **time_row(one.whole), "missing": list(one.missing),
-            "problem": one.problem,
+            "log": str(one.path), "steps": one.steps, **_time(one.whole, is_priced=one.is_priced),
+            "missing": list(one.missing), "problem": one.problem,
         }
         for one in told
     ]  # fmt: skip
-    return {"logs": rows, "all": time_row(_sum(told))}
+    return {"logs": rows, "all": _time(_sum(told), is_priced=_are_priced(told))}
+
+
+def _time(whole: Whole, *, is_priced: bool) -> dict[str, Any]:
+    """For a program: dollars that nobody knows are null there."""
+    from governor.core.attribution.rows import time_row, without_money
+
+    return time_row(whole) if is_priced else without_money(time_row(whole))
+
+
+def _are_priced(logs: Sequence[LogGoodput]) -> bool:
+    """Whether each that has time has dollars."""
+    return all(one.is_priced for one in [one for one in logs if one.is_told] or logs)
 
 
 def _sum(logs: Sequence[LogGoodput]) -> Whole:
@@ -135,7 +145,7 @@ def _sum(logs: Sequence[LogGoodput]) -> Whole:
     from governor.core.attribution.causes import Amount
     from governor.core.attribution.rows import Whole
 
-    is_priced = all(one.is_priced for one in logs if one.is_told)
+    is_priced = _are_priced(logs)
     wholes = [one.whole for one in logs]
     by_cause: dict[Any, Amount] = {}
     for whole in wholes:
@@ -149,7 +159,7 @@ def _sum(logs: Sequence[LogGoodput]) -> Whole:
 def _show(known: Sequence[LogGoodput]) -> None:
     from governor.core.attribution.rows import time_row
 
-    is_priced = all(one.is_priced for one in known)
+    is_priced = _are_priced(known)
     screen = screen_of(sys.stdout)
     if len(known) > 1:
         rows = [(str(one.path), time_row(one.whole)) for one in known]

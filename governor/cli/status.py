@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 KNOWN_SHOWN_MAX: Final = 5
 WATCH_PERIOD_S: Final = 1.0  # About the time of a step. A shorter period only flickers.
+_METERED: Final = frozenset({"spend_usd", "wasted_usd", "wasted_usd_by_cause"})  # Without a price their 0 is unknown.
 
 
 @click.command(
@@ -76,7 +77,8 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
     several = _several([run] if run is not None and control is None else [])
     if as_json:
         # A node usually has one governor. Others (`costgov run` beside a service) are a list under "beside".
-        print_json({**documents[0], "beside": documents[1:], **several})
+        first, *beside = map(for_programs, documents)
+        print_json({**first, "beside": beside, **several})
         return
     from governor.cli.status_table import render_status
 
@@ -135,7 +137,7 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
     held = {"lock": str(told.lock)} if told.lock is not None else {}
     several = _several(one["run"] for one in told.runs)
     if as_json:
-        print_json({"governor": None, "runs": told.runs, "living": told.living} | held | several)
+        print_json(for_programs({"governor": None, "runs": told.runs, "living": told.living}) | held | several)
     else:
         remark("no governor watches it any more; from its journal:")
         for line in told.lines:  # One with a command in it is there to be copied.
@@ -181,6 +183,21 @@ def _watch(control: str | None, as_json: bool, run: str | None) -> None:
         return  # Ctrl-C is the normal way to leave.
 
 
+def for_programs(document: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer with null for what a run has spent, where no price is known: on the socket that is the metered 0."""
+    from governor.core.attribution.rows import without_money
+    from governor.reports.terminal import is_spent_known
+
+    runs = []
+    for run in document["runs"]:
+        if not is_spent_known(run):
+            run = {**run, **dict.fromkeys(_METERED & run.keys())}
+            if run.get("time") is not None:
+                run["time"] = without_money(run["time"])
+        runs.append(run)
+    return {**document, "runs": runs}
+
+
 def _drawable(document: Mapping[str, Any], told: set[str]) -> Mapping[str, Any]:
     """Without the runs that cannot be drawn, each with a line that is told once: a row that is strange hides no other.
 
@@ -219,7 +236,7 @@ def _print_lines(documents: list[Any], as_json: bool) -> None:
 
     for document in documents:
         if as_json:
-            click.echo(json.dumps(document, separators=(",", ":")))
+            click.echo(json.dumps(for_programs(document), separators=(",", ":")))
             continue
         for run in document["runs"]:
             click.echo(f"{plain(run['run'])}  {live_line(run)}")

@@ -228,6 +228,12 @@ def time_row(whole: Whole) -> dict[str, Any]:
     }
 
 
+def without_money(time: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of time of which no price is known: what it cost is null, and not the 0 that was metered."""
+    causes = [{**one, "usd": None, "usd_per_hour": None} for one in time["causes"]]
+    return {**time, "usd": None, "productive_usd": None, "causes": causes}
+
+
 def _cause_row(whole: Whole, cause: Cause, hours: float) -> dict[str, Any]:
     amount = _of(whole, cause)
     usd = amount.usd_micros / MICROS_PER_USD

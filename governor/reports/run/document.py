@@ -7,7 +7,8 @@ from statistics import median_low
 from typing import Any, Final
 
 from governor.core.attribution.lateness import STRAGGLER_MIN_FRAC
-from governor.core.base.units import NS_PER_S, utc_text
+from governor.core.attribution.rows import without_money
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, is_spend_known, utc_text
 from governor.reports.run.facts import RunFacts, peak_used, speed_of
 from governor.reports.run.sections import length
 from governor.reports.run.series import OfRank, RunSeries
@@ -28,8 +29,11 @@ _PART_OF: Final = {
 
 
 def run_document(facts: RunFacts) -> dict[str, Any]:
-    """Seconds and dollars are floats. `productive_s` and the causes add up to `wall_s`, their dollars to `usd`."""
-    time, told = facts.told.get("time") or {}, facts.told
+    """Seconds and dollars are floats. `productive_s` and the causes add up to `wall_s`, their dollars to `usd`.
+
+    Dollars are null where no price is known.
+    """
+    told, time = facts.told, _time(facts)
     return {
         "schema": SCHEMA,
         "run": facts.run,
@@ -64,6 +68,12 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "stability": _stability(facts.series),
         "not_verified": list(not_verified(facts)),
     }
+
+
+def _time(facts: RunFacts) -> Mapping[str, Any]:
+    """Its account. Empty where there is none."""
+    time = facts.told.get("time") or {}
+    return time if not time or is_spend_known(facts.node_usd_per_hour, time["usd"]) else without_money(time)
 
 
 def interval_row(one: Interval | None) -> dict[str, Any] | None:
@@ -231,6 +241,9 @@ def _time_line(series: RunSeries | None) -> list[dict[str, Any]]:
 def _halt(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     spent, at_verdict = snapshot.get("spend_usd_micros"), snapshot.get("spend_at_verdict_usd_micros")
     closed, opened = snapshot.get("closed_wall_ns"), int(snapshot["opened_wall_ns"])
+    rate, lost_usd = snapshot.get("spend_rate_usd_micros_per_hour"), None
+    if type(spent) is int and type(at_verdict) is int and is_spend_known(rate, spent):
+        lost_usd = (spent - at_verdict) / MICROS_PER_USD
     return {
         "incident_id": snapshot["incident_id"],
         "at": utc_text(opened),
@@ -239,7 +252,7 @@ def _halt(snapshot: Mapping[str, Any]) -> dict[str, Any]:
         "why": snapshot.get("text") or snapshot.get("reason"),
         "stage": snapshot.get("halt_stage"),
         "s": (int(closed) - opened) / NS_PER_S if closed is not None else None,
-        "usd": (spent - at_verdict) / 1e6 if type(spent) is int and type(at_verdict) is int else None,
+        "usd": lost_usd,
         "checkpoint": (snapshot.get("checkpoint") or {}).get("kind"),
         "page": f"costgov incident show {snapshot['incident_id']}",
     }

@@ -98,7 +98,8 @@ def _bar(document: Mapping[str, Any]) -> str:
         f'title="{_text(f"{name}: {seconds(length)}, {share(length / whole)}, {paid}")}"></i>'
         for name, length, paid in zip(names, lengths, dollars[:-1], strict=True)
     )
-    label = f"{share(document['goodput'])} of {seconds(whole)} and of {usd(document['usd'])} was productive"
+    and_of = f" and of {usd(document['usd'])}" if document["usd"] is not None else ""
+    label = f"{share(document['goodput'])} of {seconds(whole)}{and_of} was productive"
     return f'<div class="bar" role="img" aria-label="{_text(label)}">{pieces}</div>{legend(colours)}'
 
 

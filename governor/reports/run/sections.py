@@ -312,10 +312,15 @@ def _loses(cause: Mapping[str, Any]) -> str:
     return per_hour(cause)
 
 
-def adding_up(amounts: Sequence[float], total: float) -> list[str]:
-    """Amounts and behind them their total, in its digits: what is printed adds up. Largest remainder."""
+def adding_up(amounts: Sequence[float | None], total: float | None) -> list[str]:
+    """Amounts and behind them their total, in its digits: what is printed adds up. Largest remainder.
+
+    Without a total they are unknown, each a "-".
+    """
+    if total is None:
+        return ["-"] * (len(amounts) + 1)
     unit = 10_000 if total >= 10 else 100 if total >= 0.1 else 1
-    micros = [round(amount * MICROS_PER_USD) for amount in amounts]
+    micros = [round((amount or 0.0) * MICROS_PER_USD) for amount in amounts]
     whole = [amount // unit for amount in micros]
     target = round(sum(micros) / unit)
     up = target - sum(whole)

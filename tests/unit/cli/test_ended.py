@@ -137,6 +137,14 @@ def test_the_money_of_an_ended_run_is_that_of_its_closing_line(home: Path) -> No
     assert f"{watched['tokens_total']:,} tokens (and 1,500,000 trained again); " in told
 
 
+@pytest.mark.parametrize("micros", [0, 2_500_000])
+def test_an_ended_run_that_had_no_price_has_spent_what_nobody_knows(home: Path, micros: int) -> None:
+    leave(home, spend_usd_micros=micros)
+    [ended] = json.loads(call("status", "gpt", "--json")[1])["runs"]
+    assert ended["spend_usd"] == (micros / 1e6 or None)
+    assert ("$2.50" in call("status", "gpt")[1]) == (micros > 0)
+
+
 STUCK = {"halt_stage": "VERIFYING", "closed_wall_ns": None}
 ITS_HALT = "its halt was not seen to its end, stage VERIFYING: loss is NaN at step 41 (costgov incident show run7."
 

@@ -37,3 +37,20 @@ def test_a_cause_of_low_confidence_is_told_so(tmp_path: Path, name: str) -> None
     for shown in (goodput(str(path)), goodput(str(path), str(beside))):
         assert shown.count("low confidence") == len(low)
         assert all(one["evidence"] in shown for one in low)
+
+
+@pytest.mark.parametrize(("price", "has_dollars"), [((), False), (("--price", "36"), True)])
+def test_without_a_price_dollars_are_null_for_programs(
+    tmp_path: Path, price: tuple[str, ...], has_dollars: bool
+) -> None:
+    """And for people there is no column of them."""
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path in paths:
+        path.write_text("".join(json.dumps({"t": 1.0 * n, "step": n, "loss": 2.0, **PARTS}) + "\n" for n in range(20)))
+    words = (*map(str, paths), *price)
+    document = json.loads(goodput(*words, "--json"))
+    told = [*document["logs"], document["all"]]
+    figures = [time[name] for time in told for name in ("usd", "productive_usd")]
+    figures += [one[name] for time in told for one in time["causes"] for name in ("usd", "usd_per_hour")]
+    assert {figure is not None for figure in figures} == {has_dollars}
+    assert ("$" in goodput(*words)) is has_dollars

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from governor.cli.status import for_programs
 from governor.cli.status_table import render_status
-from governor.core.base.units import MonoNs
+from governor.core.attribution.causes import Amount, Cause
+from governor.core.attribution.rows import Whole, time_row
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.views.status import run_status
 from governor.text.screen import FILE, Screen
 from tests.unit.core.engine.test_metering import World
@@ -71,3 +74,19 @@ def test_gpus_that_cannot_be_read_any_more_are_said_with_why() -> None:
     told = render_status({"governor": governor | {"gpus_unread": "GPU sampler ended with code -9"}, "runs": []}, FILE)
     assert "no GPU figures: GPU sampler ended with code -9" in told
     assert "no GPU figures" not in render_status({"governor": governor, "runs": []}, FILE)
+
+
+@pytest.mark.parametrize("rate", [None, 22.0])
+def test_without_a_price_dollars_are_null_for_programs(rate: float | None) -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    run = run_status(world.node.runs["llama"], MonoNs(world.mono))
+    run |= {"spend_usd": 0.0, "spend_rate_usd_per_hour": rate, "wasted_usd": 0.0, "wasted_usd_by_cause": {"halt": 0.0}}
+    run["time"] = time_row(Whole({Cause.PRODUCTIVE: Amount(2 * NS_PER_S), Cause.DATA: Amount(NS_PER_S)}, 2, {}))
+    (told,) = for_programs({"governor": {"node": "n"}, "runs": [run]})["runs"]
+    time = told["time"]
+    figures = [told["spend_usd"], told["wasted_usd"], told["wasted_usd_by_cause"], time["usd"], time["productive_usd"]]
+    figures += [one[name] for one in time["causes"] for name in ("usd", "usd_per_hour")]
+    assert {figure is None for figure in figures} == {rate is None}
+    assert run["time"]["usd"] == 0.0  # What the tables are drawn of.

@@ -45,7 +45,12 @@ from trainer_shim.wire import worded
 def test_productive_time_and_causes_add_up(case: str) -> None:
     document = run_document(CASES[case]())
     assert document["productive_s"] + sum(one["s"] for one in document["causes"]) == pytest.approx(document["wall_s"])
-    assert document["productive_usd"] + sum(one["usd"] for one in document["causes"]) == pytest.approx(document["usd"])
+    dollars = [document["productive_usd"], *(one["usd"] for one in document["causes"])]
+    if document["usd"] is None:  # Without a price no part of it is a number.
+        assert {*dollars, *(one["usd_per_hour"] for one in document["causes"])} == {None}
+    else:
+        assert sum(dollars) == pytest.approx(document["usd"])
+    assert (document["usd"] is None) == (case == "bare")
     assert {"run", "wall_s", "usd", "productive_s", "mfu", "goodput"} <= document.keys()
     for cause in document["causes"]:
         assert {"cause", "s", "usd", "confidence", "evidence", "next_step"} <= cause.keys()

@@ -17,6 +17,10 @@ from governor.exports.series import Causes
 from governor.reports.causes import seconds
 
 _NS_MAX = 2**63  # Such moments have a date.
+_OF_ANOTHER = (
+    "its governor is of another costgov, and its account cannot be read: the one of its journal is told, and what that "
+    "governor knows since is missing"
+)
 
 
 def account_of(run: str, places: Places) -> OwnAccount | None:
@@ -29,7 +33,10 @@ def account_of(run: str, places: Places) -> OwnAccount | None:
     if kept is None:
         return None
     unasked: list[str] = []
-    goes_on = live is None and is_held(kept, unasked)
+    # A governor whose account cannot be read here watches the run all the same.
+    goes_on = is_held(kept, unasked) if live is None else how_it_ended(live, kept) is None
+    if live is not None:
+        unasked.append(_OF_ANOTHER)
     return _journalled(kept)._replace(goes_on=goes_on, unasked=next(iter(unasked), None))
 
 

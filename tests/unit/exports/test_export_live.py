@@ -64,6 +64,19 @@ def test_the_account_is_that_of_the_governor_that_watches_the_run(state: Path, f
     assert goes_on(log)
 
 
+@pytest.mark.parametrize("state_now", ["training", "finished"])
+def test_a_governor_whose_account_cannot_be_read_watches_the_run_all_the_same(state: Path, state_now: str) -> None:
+    to, row = leave(state, alive=True), live() | {"state": state_now}
+    row["time"]["causes"][0]["cause"] = "a cause of a later version"
+    with telling(state.parent / "run" / "control.sock", row, state_dir=str(state)):
+        told, said = export("--jsonl", str(to))
+    is_over = state_now == "finished"
+    assert (told["goes_on"], told["account_as_of"]) == (not is_over, utc_fine_text(wall(17)))
+    assert len(said) == (1 if is_over else 2)
+    log = goodput(str(to))
+    assert (log["wall_s"], goes_on(log)) == (17, not is_over)
+
+
 def test_a_governor_that_is_not_found_leaves_the_account_of_its_journal_and_that_is_said(state: Path) -> None:
     to = leave(state, alive=True)
     governor, _ = open_journal(str(state / "costgov.db"), str(state))

@@ -7,6 +7,7 @@ that we want and that is not listed there, or not as we wrote it, is somebody's:
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor.adapters.machine.regular_file import open_regular
 from governor.exports.form import ExportRefused, Written
 from governor.wire.named_file import read_whole
 
@@ -172,12 +174,12 @@ def _marker(directory: Path) -> dict[str, Any]:
 def _digest_of(path: Path) -> str | None:
     """None: there is no such file. Something else than a file, a link too, is nobody's export."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        opened = open_regular(str(path))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ExportRefused(f"{path}: is there already and cannot be read: {error.strerror}; {_ELSEWHERE}") from error
-    with open(fd, "rb") as file:
+    with io.BufferedReader(opened) as file:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:

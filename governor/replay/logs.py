@@ -11,7 +11,6 @@ import lzma
 import math
 import os
 import re
-import stat
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor.adapters.machine.regular_file import open_regular
 from governor.replay.readers import tensorboard, text, wandb
 from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines, console_lines
 from governor.replay.readers.tensorboard import is_event_file
@@ -334,11 +334,7 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
             raise OSError(errno.EBADF, "standard input is closed")
         yield sys.stdin.buffer
         return
-    # O_NONBLOCK: opening a FIFO does not wait for its writer.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb", buffering=_READ_BYTES) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
+    with io.BufferedReader(open_regular(str(path), follows=True), _READ_BYTES) as file:
         if path.suffix not in _UNPACK:
             yield file
             return

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import stat
-from typing import Final
+from typing import BinaryIO, Final
 
 STDIN: Final = "-"
 
@@ -74,6 +74,19 @@ def opened_to_write(path: str) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def opened_to_append(path: str | os.PathLike[str]) -> BinaryIO:
+    """What is written goes behind what is there. Raises OSError, also for a FIFO that nobody reads: it would wait."""
+    name = os.fspath(path)
+    try:
+        fd = os.open(name, _WRITING & ~os.O_TRUNC | os.O_APPEND, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO and _is_fifo(name):
+            raise OSError(errno.EINVAL, _FIFO_OUT, name) from error
+        raise
+    os.set_blocking(fd, True)
+    return open(fd, "ab")
 
 
 def _is_fifo(path: str) -> bool:

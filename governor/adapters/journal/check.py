@@ -15,6 +15,8 @@ from contextlib import closing
 from typing import Final
 
 SCHEMA_VERSION: Final = 2
+_NOT_REGULAR: Final = "not a regular file"
+_BESIDE: Final = ("-wal", "-shm", "-journal")  # What SQLite opens of its own accord beside the file.
 # SQLite's check does not notice a renamed column.
 _SHAPE: Final = (
     "SELECT seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data FROM journal LIMIT 0",
@@ -30,10 +32,11 @@ UNION ALL SELECT CAST(incident_id AS BLOB), CAST(snapshot AS BLOB) FROM incident
 
 def open_read_only(path: str) -> sqlite3.Connection:
     """A connection that changes nothing. Each query is its own transaction. Raises sqlite3.Error."""
-    with contextlib.suppress(OSError):  # SQLite itself says what is wrong then.
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # To open a FIFO waits for its writer.
-            raise sqlite3.OperationalError("not a regular file")
+    for name in ("", *_BESIDE):
+        with contextlib.suppress(OSError):  # SQLite itself says what is wrong then.
+            mode = os.stat(path + name).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # To open a FIFO waits for its writer.
+                raise sqlite3.OperationalError(f"{name} beside it: {_NOT_REGULAR}" if name else _NOT_REGULAR)
     uri = f"file:{urllib.parse.quote(path)}?mode=ro"
     return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
 

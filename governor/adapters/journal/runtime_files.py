@@ -133,7 +133,7 @@ class Fallback:
 
     def _write(self, block: bytes) -> bool:
         try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = _no_follow(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError:
             return False
         try:
@@ -154,7 +154,8 @@ def is_entry(entry: Any) -> bool:
 
 
 def _no_follow(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # O_NONBLOCK: a FIFO waits for nobody.
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 # --- entries as the files store them: plain text and numbers, bounded -------------------------------------

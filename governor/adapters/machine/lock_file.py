@@ -10,6 +10,8 @@ import fcntl
 import os
 from typing import Final
 
+from governor.adapters.machine.regular_file import open_regular
+
 # Each try loses to a holder that left in the same instant. So many losses mean that it is held.
 TRIES_MAX: Final = 16
 _PID_BYTES_MAX: Final = 32  # The pid and the inode of its PID namespace. The note follows them.
@@ -51,7 +53,7 @@ def holder(path: str) -> int | None:
     It is not taken to see that: a governor that starts in this instant would find it held.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             inode, written = os.fstat(file.fileno()).st_ino, file.read(_PID_BYTES_MAX)
         with open(LOCKS, encoding="ascii", errors="replace") as lines:
             held = [line.split() for line in lines]

@@ -7,6 +7,7 @@ is there is looked at through a descriptor that opens nothing (O_PATH), and that
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from typing import Final
@@ -38,6 +39,17 @@ def opened_for_reading(here: int, path: str) -> int:
     if not stat.S_ISREG(os.fstat(here).st_mode):
         raise NotRegularError(path)
     return os.open(f"/proc/self/fd/{here}", _READING)
+
+
+def open_regular(path: str, *, follows: bool = False) -> io.FileIO:
+    """Open what is there by this name. Raises OSError: NotRegularError; ELOOP of a link, unless it `follows` them."""
+    here = os.open(path, HERE & ~os.O_NOFOLLOW if follows else HERE)
+    try:
+        if stat.S_ISLNK(os.fstat(here).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        return io.FileIO(opened_for_reading(here, path))
+    finally:
+        os.close(here)
 
 
 def open_of_user(path: str, uid: int, folder: str) -> int:

@@ -52,6 +52,7 @@ from governor.ports import Processes
 from governor.reports.terminal import closing_line, report_line
 from governor.settings.model import Settings
 from governor.text.table import plain
+from governor.wire.named_file import opened_to_append
 from trainer_shim.wire import HALT_EXIT_CODE
 
 # The first governor, and three that resume after a failure. A governor that fails four times does not recover.
@@ -81,8 +82,7 @@ def run_command(
     signals.wait_for_children()  # Before the first child.
     before = BeforeChildren.look()
     try:
-        # Opened before the command starts, which inherits it.
-        sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115
+        sink = opened_to_append(log_path) if log_path is not None else None  # The command, once started, inherits it.
     except OSError as error:
         sys.stderr.write(f"costgov run: --log {log_path}: cannot be written: {error.strerror}\n")
         return ExitCode.USAGE

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from governor.cli.report.known import NOT_OURS, Kept, Places, how_it_ended, is_held, kept_of, live_of
+from governor.cli.report.known import NOT_OURS, Kept, Places, how_it_ended, kept_of, live_of, unasked_of
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import whole_of
@@ -32,12 +32,10 @@ def account_of(run: str, places: Places) -> OwnAccount | None:
         return OwnAccount(by_cause, asked_at, is_live=True, goes_on=how_it_ended(live, kept) is None)
     if kept is None:
         return None
-    unasked: list[str] = []
     # A governor whose account cannot be read here watches the run all the same.
-    goes_on = is_held(kept, unasked) if live is None else how_it_ended(live, kept) is None
-    if live is not None:
-        unasked.append(_OF_ANOTHER)
-    return _journalled(kept)._replace(goes_on=goes_on, unasked=next(iter(unasked), None))
+    unasked = unasked_of(kept) if live is None else _OF_ANOTHER
+    goes_on = unasked is not None if live is None else how_it_ended(live, kept) is None
+    return _journalled(kept)._replace(goes_on=goes_on, unasked=unasked)
 
 
 def how_far(run: str, account: Causes) -> str:

@@ -85,11 +85,12 @@ def facts_of(run: str, places: Places, peak: Peak | None, *, is_live_asked: bool
         )
     told: Mapping[str, Any] = live or (_told(kept.row, unread) if kept is not None else {})
     wall = kept.row.get("wall_ns") if kept is not None and live is None else None
-    is_kept_up = is_live_asked and live is None and kept is not None and is_held(kept, unread)
+    unasked = unasked_of(kept) if is_live_asked and live is None and kept is not None else None
+    unread += [unasked] if unasked is not None else []
     return RunFacts(
         run=run,
         told=told,
-        ended=None if is_kept_up else how_it_ended(live, kept),
+        ended=None if unasked is not None else how_it_ended(live, kept),
         as_of=utc_text(wall) if isinstance(wall, int) else None,
         node=None,
         node_usd_per_hour=_rate(run, live, kept),
@@ -130,15 +131,14 @@ def _writes_into(told: object, state_dir: Path) -> bool:
     return not isinstance(told, str) or Path(os.path.realpath(told)).is_relative_to(os.path.realpath(state_dir))
 
 
-def is_held(kept: Kept, unread: list[str]) -> bool:
-    """Whether the run goes on, under a governor that holds its journal and was not found to be asked."""
+def unasked_of(kept: Kept) -> str | None:
+    """One line where the run goes on, under a governor that holds its journal and was not found to be asked."""
     if not kept.row.get("alive") or (pid := lock_file.holder(f"{kept.path}.lock")) is None:
-        return False
-    unread.append(
+        return None
+    return (
         f"its governor (pid {pid}) runs and was not found to be asked: what it knows since its last row in "
         f"{kept.path} is missing; name its costgov.toml with --config, or its socket in COSTGOV_CONTROL"
     )
-    return True
 
 
 def how_it_ended(live: Mapping[str, Any] | None, kept: Kept | None) -> str | None:

@@ -38,6 +38,7 @@ FILES: Final = tuple(
     f"{name}.jsonl" for name in ("training_metrics", "performance_metrics", "gpu_metrics", "causes", "events")
 )
 TRAINING, PERFORMANCE, GPUS, CAUSES, EVENTS = FILES
+_TIME, _STEP, _PHASE, _GPU, _UUID, _EVENT, _TEXT = "timestamp", "step", "phase", "gpu", "uuid", "event", "text"
 # A series -> its key. Those that are not here have their own name without its group.
 KEYS: Final[Mapping[str, str]] = {
     "speed/steps_per_s": "steps_per_second",
@@ -47,8 +48,8 @@ KEYS: Final[Mapping[str, str]] = {
 _OF_STEPS: Final = frozenset(
     KEYS.get(name, name.partition("/")[2])
     for name in (*OF_FRAMES.values(), OTHER_S, STEPS_PER_S, TOKENS_PER_S, SPEND, USD_PER_MTOK)
-) | {"phase"}
-_HEAD: Final = ("timestamp", "step")
+) | {_PHASE}
+_HEAD: Final = (_TIME, _STEP)
 TIMELESS: Final = (GPUS, EVENTS)  # Their lines tell nothing of what time went to.
 # training_metrics also has the pace, by which its readers reckon what remains.
 IN_TRAINING: Final = ("train/", "speed/steps_per_s", "cost/spend_usd")
@@ -61,7 +62,7 @@ class Files:
         self._own = own
 
     def put(self, item: Item) -> None:
-        head: dict[str, Any] = {"timestamp": utc_fine_text(item.wall), "step": item.step}
+        head: dict[str, Any] = {_TIME: utc_fine_text(item.wall), _STEP: item.step}
         match item:
             case Point():
                 of_training = {name: v for name, v in item.values.items() if name.startswith(IN_TRAINING)}
@@ -72,13 +73,13 @@ class Files:
             case Gpu():
                 known = {name: getattr(item, name) for name in ("busy_frac", "memory_used_bytes", "memory_total_bytes")}
                 sample = {name: value for name, value in known.items() if value is not None}
-                self._line(GPUS, head | {"gpu": item.index, "uuid": item.uuid, **sample, **item.figures})
+                self._line(GPUS, head | {_GPU: item.index, _UUID: item.uuid, **sample, **item.figures})
             case Causes():
                 self._line(CAUSES, head | _keyed(item.values()))
             case Phase():
-                self._line(PERFORMANCE, head | {"phase": item.name})
+                self._line(PERFORMANCE, head | {_PHASE: item.name})
             case Happened():
-                self._line(EVENTS, head | {"event": item.name, "text": item.text})
+                self._line(EVENTS, head | {_EVENT: item.name, _TEXT: item.text})
 
     def _line(self, name: str, record: Mapping[str, Any]) -> None:
         self._own.files[name].write(json.dumps(worded(record), separators=(",", ":")).encode() + b"\n")
@@ -93,14 +94,14 @@ def _keyed(values: Mapping[str, float]) -> dict[str, float]:
 
 def is_line(name: str, record: Mapping[str, Any]) -> bool:
     """Whether this may be a line of our file of this name: it has what such a line has, and nothing else."""
-    if tuple(record)[: len(_HEAD)] != _HEAD or not isinstance(record["timestamp"], str):
+    if tuple(record)[: len(_HEAD)] != _HEAD or not isinstance(record[_TIME], str):
         return False
     keys = record.keys() - set(_HEAD)
     if name == CAUSES:
         return not isinstance(amounts_of(record, ""), str)
     if name == EVENTS:
-        return keys == {"event", "text"}
-    return keys >= {"gpu", "uuid"} if name == GPUS else keys <= _OF_STEPS
+        return keys == {_EVENT, _TEXT}
+    return keys >= {_GPU, _UUID} if name == GPUS else keys <= _OF_STEPS
 
 
 @contextmanager

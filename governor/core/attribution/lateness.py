@@ -29,6 +29,7 @@ _NAMED: Final = {
     Cause.EVALUATION: part.EVALUATION,
 }
 assert tuple(_NAMED.values()) == part.APART, "a part that is kept by the step without its cause"
+_SAVES: Final = tuple(place for place, at in enumerate(part.APART) if at in (part.CHECKPOINT, part.EVALUATION))
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def lateness(ranks: Mapping[int, RankSums], losses: Losses) -> tuple[dict[int, L
     steps = sum(piece.steps for piece in pieces)
     if not steps:
         return {}, None
-    noise = {rank: _noise_ns(sums, steps) for rank, sums in ranks.items()}
+    noise = _noise(ranks, pieces, steps)
     paces = _paces(ranks, losses, noise, steps)
     found = {rank: Late() for rank in ranks}
     slow = Counter[int]()
@@ -110,10 +111,33 @@ def _pieces(ranks: Mapping[int, RankSums]) -> list[Piece]:
     return [Piece(steps, named)]
 
 
-def _noise_ns(sums: RankSums, steps: int) -> int:
-    """By how much a healthy rank may differ in so many steps: it does in what it computes, and not in pauses."""
-    paused = sums.parts[part.CHECKPOINT] + sums.parts[part.EVALUATION]
-    return int(STRAGGLER_MIN_FRAC * ((sums.total_ns - paused) * steps // sums.steps))
+def _noise(ranks: Mapping[int, RankSums], pieces: Sequence[Piece], steps: int) -> dict[int, int]:
+    """By how much a healthy rank may differ in so many steps: it does in what it computes, and in nobody's pauses.
+
+    Who does not pause waits meanwhile for the one that does, so its steps have that pause as well.
+    """
+    saves = {rank: [_saved_ns(piece.named[rank]) for piece in pieces] for rank in ranks}
+    stalls = {rank: _stalls([piece.named[rank] for piece in pieces], pieces) for rank in ranks}
+    paused = {rank: [sum(both) for both in zip(saves[rank], stalls[rank], strict=True)] for rank in ranks}
+    longest = sum(max(of_all) for of_all in zip(*paused.values(), strict=True))
+    found = dict[int, int]()
+    for rank, sums in ranks.items():
+        saved = sum(sums.parts[part.APART[place]] for place in _SAVES)
+        without = (sums.total_ns - saved) * steps // sums.steps - (longest - sum(saves[rank]))
+        # Ranks that do not meet in each step have not waited for each pause. What one computes is no pause.
+        found[rank] = int(STRAGGLER_MIN_FRAC * max(without, sums.own_ns * steps // sums.steps))
+    return found
+
+
+def _saved_ns(named: Sequence[int]) -> int:
+    return sum(named[place] for place in _SAVES)
+
+
+def _stalls(named: Sequence[Sequence[int]], pieces: Sequence[Piece]) -> list[int]:
+    """What each piece has of data and of loop code beyond the usual: what comes in every step is no pause."""
+    whole = [sum(parts) - _saved_ns(parts) for parts in named]
+    usual = _usual(ns // piece.steps for ns, piece in zip(whole, pieces, strict=True))
+    return [max(0, ns - usual * piece.steps) for ns, piece in zip(whole, pieces, strict=True)]
 
 
 def _paces(ranks: Mapping[int, RankSums], losses: Losses, noise: Mapping[int, int], steps: int) -> dict[int, _Pace]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,6 +147,55 @@ def test_noise_beside_pauses_is_no_straggler() -> None:
     assert found.slow_rank is None
     assert Cause.STRAGGLER not in found.by_cause
     assert found.by_cause[Cause.CHECKPOINT] > 4900
+
+
+@pytest.mark.parametrize("pausing", [0, 1])
+@pytest.mark.parametrize("pause", ["checkpoint", "evaluation", "data", "loop"])
+def test_a_slow_rank_beside_a_pause_of_half_the_window_is_the_straggler(pause: str, pausing: int) -> None:
+    """Rank 1 computes a tenth longer. Whoever pauses, both have the pause in their steps."""
+    ranks = [[{"forward": 250} for _ in range(10)], [{"forward": 275} for _ in range(10)]]
+    ranks[pausing][5][pause] = 2500
+    found = cut(window(ranks))
+    assert found.slow_rank == 1
+    assert found.by_cause[Cause.STRAGGLER] == pytest.approx(2 * 10 * 25, abs=2 * 25)
+
+
+def test_data_that_comes_in_each_step_is_no_pause() -> None:
+    """Rank 1 computes 15 longer, of steps of a thousand: most of each is the fetch."""
+    found = cut(window([[{"data": 800, "forward": 200}] * 10, [{"data": 800, "forward": 215}] * 10]))
+    assert found.slow_rank is None
+
+
+def test_for_a_save_that_nobody_waits_for_no_rank_is_held_to_less() -> None:
+    """Ranks meet in no step. Rank 1 computes 4 % longer: that is noise, beside whatever save."""
+    one = [(number, {"forward": 250, "comm": 0}) for number in range(10)]
+    other = [(number, {"forward": 260, "comm": 0}) for number in range(10)]
+    one[5] = (5, {"checkpoint": 2000, "forward": 250, "comm": 0})
+    assert cut({0: rank_of(one), 1: rank_of(other)}).slow_rank is None
+
+
+def test_a_save_of_a_rank_ahead_is_in_no_bound_of_the_steps_in_common() -> None:
+    """Rank 1 computes a tenth longer. It saves in a step that rank 0 has not told yet."""
+    ahead = [(number, {"forward": 275, "comm": 0}) for number in range(11)]
+    ahead[10] = (10, {"checkpoint": 2500, "forward": 275, "comm": 0})
+    assert cut({0: rank_of((n, {"forward": 250, "comm": 0}) for n in range(10)), 1: rank_of(ahead)}).slow_rank == 1
+
+
+def test_a_step_that_is_apart_by_less_than_noise_stays_with_the_others() -> None:
+    """Rank 1 computes 2 % longer. In three steps rank 0 fetches, and is last by 5: that is no wait for its data."""
+    fetches = [{"data": 10 if number in (2, 5, 8) else 0, "forward": 250} for number in range(10)]
+    found = cut(window([fetches, [{"forward": 255}] * 10]))
+    assert found.by_cause[Cause.DATA] == 3 * 10
+
+
+def test_of_several_steps_taken_as_one_each_rank_has_told_all() -> None:
+    """Rank 1 begins with the second one of the first two, and has not told the last one."""
+    one, other = ByStep(width=2), ByStep()
+    for number in range(10):
+        one.add(number, [1, 0, 0, 0])
+    for number in range(1, 9):
+        other.add(number, [1, 0, 0, 0])
+    assert [piece.named for piece in shared({0: one, 1: other})] == [{0: [2, 0, 0, 0], 1: [2, 0, 0, 0]}] * 3
 
 
 def test_of_many_short_steps_several_are_one_and_the_bound_holds() -> None:

@@ -9,6 +9,7 @@ import pytest
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import PhaseChange, Step
 from governor.wire import formats
+from governor.wire.formats.pauses import Pauses
 from governor.wire.records import RecordReader
 from tests.unit.wire.formats.test_dialects import read
 
@@ -87,3 +88,14 @@ def test_a_step_without_a_finite_time_has_no_pause() -> None:
     texts = [STEP.format(step, 100) for step in range(1, 9)]
     records = read("nanogpt", *texts, "saving checkpoint to out", STEP.format(9, "9" * 30))
     assert all(math.isfinite(records[-1].get(field, 0.0)) for field in ("checkpoint_s", "eval_s"))
+
+
+def test_a_step_that_is_a_little_longer_beside_a_long_save_does_not_have_it_in_its_time() -> None:
+    """A save of 10 s, told exactly. The step took 0.3 s more than usual: the save is beside it, and whole."""
+    pauses = Pauses()
+    for _ in range(5):
+        pauses.of_line(1.0, 1)
+    pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
+    assert pauses.of_line(1.3, 1) == ({"checkpoint_s": 10.0}, 10.0)
+    pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
+    assert pauses.of_line(11.2, 1) == ({"checkpoint_s": 10.0}, 0.0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.attribution import parts as part
-from governor.core.attribution.by_step import Piece, joined, shared
+from governor.core.attribution.by_step import ByStep, Piece, joined, shared
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.hardware_time import Losses, computed_ns
 from governor.core.attribution.parts import RankSums
@@ -65,7 +65,8 @@ def lateness(ranks: Mapping[int, RankSums], losses: Losses) -> tuple[dict[int, L
     """What each rank lost to the slowest one in this window, by the cause that made that slow, and the straggler."""
     if len(ranks) < 2 or any(not sums.steps or sums.parts[part.WHOLE] for sums in ranks.values()):
         return {}, None
-    pieces = _pieces(ranks)
+    # One may be ahead, or stand still: what it has alone compares to nothing.
+    pieces = shared({rank: sums.by_step or ByStep() for rank, sums in ranks.items()})
     steps = sum(piece.steps for piece in pieces)
     if not steps:
         return {}, None
@@ -99,16 +100,6 @@ def _late(mine: Mapping[Cause, int], last: Mapping[Cause, int], pace: _Pace, slo
     if own_ns:
         waits[Cause.STRAGGLER] = waits.get(Cause.STRAGGLER, 0) + own_ns
     return Late(waits, own_ns)
-
-
-def _pieces(ranks: Mapping[int, RankSums]) -> list[Piece]:
-    """The steps that all ranks have told. One may be ahead, or stand still: what it has alone compares to nothing."""
-    by_step = {rank: sums.by_step for rank, sums in ranks.items() if sums.by_step is not None and sums.by_step.kept}
-    if len(by_step) == len(ranks):
-        return shared(by_step)
-    steps = min(sums.steps for sums in ranks.values())
-    named = {rank: [sums.parts[at] * steps // sums.steps for at in part.APART] for rank, sums in ranks.items()}
-    return [Piece(steps, named)]
 
 
 def _noise(ranks: Mapping[int, RankSums], pieces: Sequence[Piece], steps: int) -> dict[int, int]:

@@ -116,15 +116,6 @@ def test_a_rank_that_hangs_has_been_slow_only_while_it_stepped() -> None:
     assert found.by_cause[Cause.STRAGGLER] == 2 * 21 * 100
 
 
-def test_without_single_steps_as_many_of_each_rank_are_compared() -> None:
-    """Rank 0 has told twice as many: it computes and fetches alike in each."""
-    ahead, behind = [0] * PARTS, [0] * PARTS
-    ahead[part.DATA], ahead[part.FORWARD], ahead[part.BACKWARD] = 400, 2000, 3000
-    behind[part.DATA], behind[part.FORWARD], behind[part.BACKWARD] = 200, 1000, 1500
-    found = cut({0: RankSums(ahead, steps=20), 1: RankSums(behind, steps=10)})
-    assert found.by_cause == {Cause.DATA: 600, Cause.PRODUCTIVE: 7500}
-
-
 def test_what_a_rank_ahead_lost_from_outside_is_of_all_its_steps() -> None:
     """Both lose a fifth of what they compute to their clock. Rank 0 has told twice as many steps."""
     ranks = {rank: rank_of((number, {"forward": 100}) for number in range(steps)) for rank, steps in ((0, 40), (1, 20))}

@@ -16,6 +16,7 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.machine import HostSample, NodeUse, ProcessUse
 from tests.unit.core.attribution.test_account import account_of, end, step, steps
+from tests.unit.core.attribution.test_split import in_steps
 from tests.unit.core.money.test_waste import a_world, until
 
 
@@ -76,7 +77,7 @@ def test_a_bound_is_told_as_one() -> None:
 def sums(forward: int, **told: Any) -> RankSums:
     parts = [0] * PARTS
     parts[FORWARD], parts[BACKWARD], parts[DATA] = forward, 100, 50
-    return RankSums(parts=parts, steps=9, **told)
+    return in_steps(RankSums(parts=parts, steps=9, **told))
 
 
 def told(computing_ns: int) -> dict[str, int]:

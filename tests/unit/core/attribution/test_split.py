@@ -12,12 +12,21 @@ from governor.core.attribution.parts import PARTS, RankSums
 from governor.core.attribution.split import Split, split
 
 
+def in_steps(sums: RankSums) -> RankSums:
+    """With its single steps, all alike but for what cannot be divided: a rank is never told without them."""
+    assert sums.by_step is not None
+    for done in range(sums.steps):
+        share = [sums.parts[at] * (done + 1) // sums.steps - sums.parts[at] * done // sums.steps for at in part.APART]
+        sums.by_step.add(done + 1, share)
+    return sums
+
+
 def sums(communication: int | None = None, recompute: int = 0, steps: int = 3, **parts: int) -> RankSums:
     told = [0] * PARTS
     for name, ns in parts.items():
         told[getattr(part, name.upper())] = ns
     computing = sum(told[index] for index in (part.FORWARD, part.BACKWARD, part.OPTIMIZER, part.WHOLE))
-    return RankSums(told, communication or 0, 0 if communication is None else computing, recompute, steps)
+    return in_steps(RankSums(told, communication or 0, 0 if communication is None else computing, recompute, steps))
 
 
 def of(*ranks: RankSums) -> Split:
@@ -167,7 +176,7 @@ LOSSES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=5, max_s
 RANKS = st.lists(
     st.builds(
         RankSums, st.lists(NS, min_size=PARTS, max_size=PARTS), NS, NS, NS, st.integers(1, 9), NS
-    ),
+    ).map(in_steps),
     min_size=1, max_size=5,
 )  # fmt: skip
 

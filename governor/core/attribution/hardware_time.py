@@ -256,6 +256,5 @@ class HardwareTime:
 
 def computed_ns(sums: RankSums) -> int:
     """What the steps computed or waited for others without saying so: all but recompute, offload, communication."""
-    told = sums.parts
-    working = sums.working_ns - min(sums.recompute_ns, told[part.BACKWARD]) - min(sums.offload_ns, told[part.OPTIMIZER])
+    working = sums.working_ns - min(sums.recompute_ns, sums.parts[part.BACKWARD]) - sums.offloaded_ns
     return working - min(sums.communication_ns, working)

@@ -184,7 +184,7 @@ def _steady(sums: RankSums, losses: Mapping[Cause, int]) -> dict[Cause, int]:
     """What a rank spends by itself in each step alike."""
     whole, compute, lost = computed_ns(sums), sums.own_ns, sum(losses.values())
     return {
-        Cause.OFFLOAD: min(sums.offload_ns, sums.parts[part.OPTIMIZER]),
+        Cause.OFFLOAD: sums.offloaded_ns,
         Cause.THROTTLING: losses.get(Cause.THROTTLING, 0),
         Cause.OTHER_TENANTS: losses.get(Cause.OTHER_TENANTS, 0),
         # What it lost from outside it lost evenly over what it computed.

@@ -70,7 +70,7 @@ class RankSums:
     told_of_ns: int = 0  # The passes of those steps: in short ones it is read now and then.
     recompute_ns: int = 0  # Of which: inside BACKWARD.
     steps: int = 0
-    offload_ns: int = 0  # Of which: inside OPTIMIZER.
+    offload_ns: int = 0  # As told; `offloaded_ns` is what of it lies inside OPTIMIZER.
     bound_ns: int = 0  # Of DATA: an upper bound, with the loop's own code in it.
     by_step: ByStep | None = field(default_factory=ByStep)  # APART. None: nobody compares it to other ranks' steps.
 
@@ -133,10 +133,15 @@ class RankSums:
         return _passes_ns(self.parts) + self.parts[BETWEEN]
 
     @property
+    def offloaded_ns(self) -> int:
+        """Of the optimizer's part, what ran on the CPU."""
+        return min(self.offload_ns, self.parts[OPTIMIZER])
+
+    @property
     def own_ns(self) -> int:
         """What the rank computed by itself, as far as the frames tell it from waiting."""
         if self.tells_communication:
-            return max(0, self.working_ns - self.communication_ns - min(self.offload_ns, self.parts[OPTIMIZER]))
+            return max(0, self.working_ns - self.communication_ns - self.offloaded_ns)
         if self.parts[BUBBLE]:  # No collective is in a stage's backward pass.
             return self.parts[FORWARD] + self.parts[BACKWARD]
         return self.parts[FORWARD]

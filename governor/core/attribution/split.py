@@ -62,7 +62,7 @@ def _split_rank(found: Split, sums: RankSums, late: Late, losses: Mapping[Cause,
     left = list(sums.parts)
     for index, cause in _NAMED.items():
         found.add(cause, left[index])
-    recompute, offload = min(sums.recompute_ns, left[part.BACKWARD]), _offload_ns(sums)
+    recompute, offload = min(sums.recompute_ns, left[part.BACKWARD]), sums.offloaded_ns
     working = sums.working_ns - recompute - offload
     found.add(Cause.RECOMPUTE, recompute)
     found.add(Cause.OFFLOAD, offload)
@@ -88,7 +88,3 @@ def _split_rank(found: Split, sums: RankSums, late: Late, losses: Mapping[Cause,
     wire = max(0, communication - max(0, waited - late.own_ns)) if sums.tells_communication else 0
     found.add(Cause.COMMUNICATION, min(wire, working - waited))
     found.add(Cause.PRODUCTIVE, working - waited - min(wire, working - waited))
-
-
-def _offload_ns(sums: RankSums) -> int:
-    return min(sums.offload_ns, sums.parts[part.OPTIMIZER])

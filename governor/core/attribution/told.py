@@ -16,6 +16,8 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_durati
 # A window has enough steps for a straggler to show, and a price change falls into few.
 WINDOW_NS: Final = 10 * NS_PER_S
 WINDOW_MAX_NS: Final = 300 * NS_PER_S  # Three steps of a large model are told by then, or a rank stands still.
+# So much longer than the edge at which not all ranks have told their steps is the window.
+EDGE_TIMES: Final = 10
 
 
 class Told(NamedTuple):
@@ -26,10 +28,21 @@ class Told(NamedTuple):
 
 
 def is_due(lines: Iterable[RankLine], since_ns: int) -> bool:
-    """Whether the window ends. `since_ns`: since it began. Of long steps it waits for as many as tell who is slow."""
-    counts = [line.sums.steps for line in lines]
-    waits = len(counts) > 1 and any(0 < steps < STEPS_MIN for steps in counts)
-    return since_ns >= (WINDOW_MAX_NS if waits else WINDOW_NS)
+    """Whether the window ends. `since_ns`: since it began.
+
+    It waits for as many steps in common as tell who is slow. Where ranks meet in few of their steps it waits for them
+    to meet: who is ahead has not waited yet for what the others lose, and steps at an edge are not compared.
+    """
+    if since_ns < WINDOW_NS or since_ns >= WINDOW_MAX_NS:
+        return since_ns >= WINDOW_NS
+    ranks = list(lines)
+    told = [line for line in ranks if line.sums.steps]
+    if len(ranks) < 2 or not told:
+        return True
+    # By numbers alone, and not by each step that is kept: this is asked at every tick.
+    lasts, ends = [line.last_step or 0 for line in told], [line.stepped_to for line in told]
+    common, ahead, apart_ns = min(line.sums.steps for line in told), max(lasts) - min(lasts), max(ends) - min(ends)
+    return common - ahead >= STEPS_MIN and common >= EDGE_TIMES * ahead and since_ns >= EDGE_TIMES * apart_ns
 
 
 def told_by(lines: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime, *, taken: bool) -> Told:

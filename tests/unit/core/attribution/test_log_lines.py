@@ -254,3 +254,24 @@ def test_a_save_on_a_logs_first_line_is_beside_its_steps_where_the_next_line_sho
     for number in range(1, 6):
         log.line(8.0 + 6.0 * number, 6.0, steps=10)
     assert log.end(38.0) == {Cause.PRODUCTIVE: 36.0, Cause.CHECKPOINT: 2.0}
+
+
+def test_a_second_line_that_has_a_save_itself_does_not_tell_what_is_usual() -> None:
+    """Lines of ten steps: six seconds each. The first two have a save of two seconds in their time."""
+    log = Log()
+    log.line(10.0, 8.0, steps=10, checkpoint_s=2.0)
+    log.line(18.0, 8.0, steps=10, checkpoint_s=2.0)
+    for number in range(1, 6):
+        log.line(18.0 + 6.0 * number, 6.0, steps=10)
+    assert log.end(48.0) == {Cause.START_UP: 2.0, Cause.PRODUCTIVE: 42.0, Cause.CHECKPOINT: 4.0}
+
+
+def test_of_a_save_whose_seconds_the_line_tells_the_rest_of_the_interval_is_not() -> None:
+    """A record says that a save begins, and the next line says that it took five seconds, of thirteen."""
+    log = Log()
+    for at in range(1, 7):
+        log.line(at, 1.0)
+    log.phase(6, "checkpoint")
+    log.line(20, 1.0, checkpoint_s=5.0)
+    log.line(21, 1.0)
+    assert log.end(21) == {Cause.PRODUCTIVE: 8.0, Cause.CHECKPOINT: 5.0, Cause.UNKNOWN: 8.0}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.core.attribution.account import TimeAccount
+from governor.core.attribution.log_line import OF_LOG
 from governor.core.attribution.log_pace import lasted_ns, of_steps, paused_ns
 from governor.core.attribution.parts import whole_ns
 from governor.core.attribution.rows import Whole, whole_of
@@ -25,7 +26,6 @@ from governor.wire.jsonl import DEFAULT_FIELDS, timed
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import RecordReader
 
-OF_LOG: Final = 0  # A log has no ranks. Its lines are those of one.
 STEP_NS_MAX: Final = 24 * 3600 * NS_PER_S  # Of a log without times: a longer step is none.
 Fields = Mapping[str, Sequence[str]]
 

@@ -17,6 +17,7 @@ from governor.core.events.inputs import Event, PhaseChange, Step
 from governor.core.events.machine import GpuSample, SourceTrouble
 from governor.core.events.step_parts import SECONDS_MAX
 from governor.wire.formats.line import text_of
+from governor.wire.formats.pauses import PAUSES
 from governor.wire.formats.text_log import LineFormat
 from governor.wire.formats.values import as_duration, as_number, as_whole, busy_fracs, reader_of
 from governor.wire.jsonl import (
@@ -48,7 +49,7 @@ SHAPES_MAX: Final = 256
 _INVOLVED = frozenset(("overflow", "tokens", "tokens_per_second"))
 _EVALUATED = ("eval", "train")
 _TRAINS = ("train",)
-_PAUSES: Final = {"eval_s": "eval", "checkpoint_s": "checkpoint"}
+_PAUSES: Final = {field: phase for phase, field in PAUSES.items()}
 _DONE = ("_stop", "_end", "_done")
 _MARKS: Mapping[str, tuple[str, ...]] = {
     **{phase: (phase,) for phase in PHASES},

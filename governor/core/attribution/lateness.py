@@ -22,13 +22,13 @@ STRAGGLER_MIN_FRAC: Final = 0.06
 # A window of fewer steps a rank says nothing about who is slow.
 STEPS_MIN: Final = 3
 
-_NAMED: Final = {
-    Cause.DATA: part.DATA,
-    Cause.LOOP: part.LOOP,
-    Cause.CHECKPOINT: part.CHECKPOINT,
-    Cause.EVALUATION: part.EVALUATION,
+NAMED: Final = {
+    part.DATA: Cause.DATA,
+    part.LOOP: Cause.LOOP,
+    part.CHECKPOINT: Cause.CHECKPOINT,
+    part.EVALUATION: Cause.EVALUATION,
 }
-assert tuple(_NAMED.values()) == part.APART, "a part that is kept by the step without its cause"
+assert tuple(NAMED) == part.APART, "a part that is kept by the step without its cause"
 _SAVES: Final = tuple(place for place, at in enumerate(part.APART) if at in (part.CHECKPOINT, part.EVALUATION))
 
 
@@ -76,7 +76,10 @@ def lateness(ranks: Mapping[int, RankSums], losses: Losses) -> tuple[dict[int, L
     slow = Counter[int]()
     for group in _grouped(pieces, paces, noise):
         mine = {rank: pace.of(group.steps) for rank, pace in paces.items()}
-        own = {rank: {**pace.own, **dict(zip(_NAMED, group.named[rank], strict=True))} for rank, pace in mine.items()}
+        own = {
+            rank: {**pace.own, **dict(zip(NAMED.values(), group.named[rank], strict=True))}
+            for rank, pace in mine.items()
+        }
         last = max(own, key=lambda rank: (sum(own[rank].values()), -rank))
         for rank, late in found.items():
             late.add(one := _late(own[rank], own[last], mine[rank], mine[last].slower_ns))

@@ -15,8 +15,10 @@ from governor.core.attribution.log_pace import LogPace, lasted_ns, merged, of_st
 from governor.core.attribution.parts import RankSums, parts_of
 from governor.core.attribution.rank_line import OF_PHASE, ORDINARY_STEPS, RECENT_STEPS, Mark, RankLine
 from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events import step_parts
 from governor.core.events.inputs import Step
 
+OF_LOG: Final = 0  # A log has no ranks. Its lines are those of one.
 # A log's next line may be a little late. So much later than usual, something else was done.
 LATE_TIMES: Final = 1.25
 PAUSE_TIMES: Final = 2
@@ -27,9 +29,7 @@ NAMED_MIN_NS: Final = NS_PER_S // 4
 TOGETHER_NS: Final = NS_PER_S // 1000
 # What is named may leave to the line's own steps so little of what they usually take. Else its moments are not its own.
 LEAVES_MIN: Final = 0.5
-PHASES_OF: Final = {Cause.CHECKPOINT: "checkpoint", Cause.EVALUATION: "eval"}
-
-
+PHASES_OF: Final = {OF_PHASE[phase]: phase for phase in step_parts.PAUSES}
 # Behind its last line MLPerf's logs name some fifty. More are noise.
 MARKS_MAX: Final = 256
 

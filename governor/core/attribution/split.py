@@ -15,16 +15,10 @@ from typing import Final
 from governor.core.attribution import parts as part
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.hardware_time import NO_LOSSES, Losses
-from governor.core.attribution.lateness import Late, lateness
+from governor.core.attribution.lateness import NAMED, Late, lateness
 from governor.core.attribution.parts import RankSums
 
-_NAMED: Final = {
-    part.DATA: Cause.DATA,
-    part.LOOP: Cause.LOOP,
-    part.CHECKPOINT: Cause.CHECKPOINT,
-    part.EVALUATION: Cause.EVALUATION,
-    part.OTHER: Cause.UNKNOWN,
-}
+_NAMED: Final = {**NAMED, part.OTHER: Cause.UNKNOWN}
 
 
 @dataclass(slots=True)

@@ -7,9 +7,10 @@ them draws them from here, and keeps no list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from governor.core.events.inputs import Step
+if TYPE_CHECKING:  # Tables of costs have the formats, and load nothing of the engine.
+    from governor.core.events.inputs import Step
 
 # A part -> the fields of a step that it is the sum of. All parts and a rest add up to `step_s`.
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -24,7 +25,9 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 PART_FIELDS: Final = tuple(name for fields in PARTS.values() for name in fields)
 # Their parts come now and then: a log's line of many steps tells them once, and an ordinary step has none.
-NOW_AND_THEN: Final = ("checkpoint", "evaluation")
+# By the phase that a trainer tells meanwhile.
+PAUSES: Final[Mapping[str, str]] = {"checkpoint": "checkpoint", "eval": "evaluation"}
+NOW_AND_THEN: Final = tuple(PAUSES.values())
 EACH_STEP_FIELDS: Final = tuple(name for part, fields in PARTS.items() if part not in NOW_AND_THEN for name in fields)
 # They lie within the parts.
 OF_WHICH_FIELDS: Final = ("comm_s", "comm_between_s", "recompute_s", "offload_s")

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any, Final
 
-PAUSES: Final = {"checkpoint": "checkpoint_s", "eval": "eval_s"}  # The fields that tell them.
+from governor.core.events import step_parts
+
+# The fields that tell them.
+PAUSES: Final[Mapping[str, str]] = {phase: step_parts.PARTS[name][0] for phase, name in step_parts.PAUSES.items()}
 SAVES: Final[Mapping[str, str]] = {"phase": "checkpoint"}
 EVALUATES: Final[Mapping[str, str]] = {"phase": "eval"}
 TRAINS: Final[Mapping[str, str]] = {"phase": "train"}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from governor.core.attribution.causes import Amount
+from governor.core.attribution.log_line import OF_LOG
 from governor.core.attribution.open_end import STILL_MIN_NS, UNSEEN_NS, Sight
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode, PersistenceKind, Rule
@@ -18,8 +19,6 @@ from governor.core.rules import stillness
 from governor.core.runs import own_time
 from governor.core.runs.state import Rank, Run
 
-# A log has no ranks. Its lines are those of one.
-OF_LOG: Final = 0
 # Their halts end a silence: what came before the verdict was no training.
 OF_SILENCE: Final = frozenset({"hang", "log_stalled"})
 # A rank whose last beat is older is silent, as the rule `hang` has it by default.

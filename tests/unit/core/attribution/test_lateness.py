@@ -14,6 +14,7 @@ from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.by_step import KEPT_MAX, ByStep, shared
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.hardware_time import NO_LOSSES, Losses
+from governor.core.attribution.lateness import GROUPS_MAX
 from governor.core.attribution.parts import APART, PARTS, RankSums
 from governor.core.attribution.split import Split, split
 from governor.core.base.identity import ConnectionId
@@ -178,6 +179,17 @@ def test_a_step_that_is_apart_by_less_than_noise_stays_with_the_others() -> None
     fetches = [{"data": 10 if number in (2, 5, 8) else 0, "forward": 250} for number in range(10)]
     found = cut(window([fetches, [{"forward": 255}] * 10]))
     assert found.by_cause[Cause.DATA] == 3 * 10
+
+
+def test_where_many_ranks_are_last_in_turn_the_longest_waits_are_told_in_full() -> None:
+    """Each of twelve ranks has one slow fetch. Of the five shortest, taken as one, the longest one counts."""
+    own = [
+        [{"data": 100 * (rank + 1) if number == rank else 0, "forward": 250} for number in range(12)]
+        for rank in range(12)
+    ]
+    found = cut(window(own))
+    in_full = sum(100 * (rank + 1) for rank in range(12 - (GROUPS_MAX - 1), 12))
+    assert found.by_cause[Cause.DATA] == 12 * (in_full + 100 * (12 - (GROUPS_MAX - 1)))
 
 
 def test_of_several_steps_taken_as_one_each_rank_has_told_all() -> None:

@@ -55,7 +55,6 @@ class TimeAccount:
     _closed_at: MonoNs = MonoNs(0)
     counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
     _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
-    _kept: Shares = field(default_factory=dict)  # Of a journal: as its pool was shown; no rank may tell of it now.
     step_ns: int | None = None  # An ordinary step.
     silences: Silences = field(default_factory=Silences)
     stood: str | None = None  # Which rank stood still until it was cut, and how long.
@@ -273,10 +272,8 @@ class TimeAccount:
             if line.is_finished:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
-        self.step_ns, self.stood = (
-            telling.ordinary_of(lines.values()) or self.step_ns,
-            telling.stood_still(lines) or self.stood,
-        )
+        self.step_ns = telling.ordinary_of(lines.values()) or self.step_ns
+        self.stood = telling.stood_still(lines) or self.stood
         found = telling.told_by(lines, self._usual, self.hardware, taken=True)
         told, slow, self._usual = found.by_cause, found.slow_rank, found.usual
         self._gone.clear()
@@ -285,21 +282,21 @@ class TimeAccount:
         left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
         if not whole and self._ranks:
             return
-        if not whole and self._kept:  # What was under way when the journal was written has not told of itself.
-            told = {Cause.UNKNOWN if cause is Cause.NOT_TOLD else cause: ns for cause, ns in self._kept.items()}
-        elif not whole and self.pool_ns <= OPEN_TIMES * (self.step_ns or 0):
+        if not whole and self.pool_ns <= OPEN_TIMES * (self.step_ns or 0):
             told = self._usual  # The rest of a step that was told, not more.
-        self._kept = {}
         ns = self.pool_ns * whole // (whole + left) if self._ranks else self.pool_ns
         usd_micros = self.pool_usd_micros * whole // (whole + left) if self._ranks else self.pool_usd_micros
         self.pool_ns -= ns
         self.pool_usd_micros -= usd_micros
+        time = self._divide(ns, usd_micros, told)
+        if slow is not None:
+            self.straggler_ns[slow] = self.straggler_ns.get(slow, 0) + time.get(Cause.STRAGGLER, 0)
+
+    def _divide(self, ns: int, usd_micros: int, told: Shares) -> dict[Cause, int]:
         time, money = apportion(ns, told), apportion(usd_micros, told)
         for cause in time.keys() | money.keys():
             self._put(cause, time.get(cause, 0), money.get(cause, 0))
-        if slow is not None:
-            waited = time.get(Cause.STRAGGLER, 0)
-            self.straggler_ns[slow] = self.straggler_ns.get(slow, 0) + waited
+        return time
 
     def _judge(self, told: Shares, weak: Shares) -> None:
         """Note how sure a window is, and what the loader did if ranks waited for it."""
@@ -338,10 +335,10 @@ class TimeAccount:
         return telling.stands_still(self._ranks, at)
 
     def _shown(self, at: MonoNs) -> Shares:  # What the pool is divided by in a view. Without ranks: as if now.
-        return telling.shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or self._kept
+        return telling.shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or {Cause.NOT_TOLD: 1}
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain JSON. What waits in the pool is divided with what the ranks tell a restarted governor."""
+        """Plain JSON. Of what waits in the pool a restarted governor learns no more: it is divided as it is shown."""
         pool = self.pool_ns or self.pool_usd_micros
         optional = {
             "step_ns": self.step_ns, "stood": self.stood, "silences": self.silences.row(), "lost_to": self.lost_to,
@@ -371,17 +368,16 @@ class TimeAccount:
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
         """KeyError, TypeError, ValueError or AttributeError where it is not one of ours."""
-        furthest = row["furthest_step"]
         kept = row["told"] if "told" in row else row.get("weak", {})  # An older journal has only what is weak.
         told = {Cause(name): (int(ns), int(weak)) for name, (ns, weak) in kept.items()}
-        return cls(
+        account = cls(
             by_cause={Cause(name): Amount(*map(int, told)) for name, told in row["by_cause"].items()},
             pool_ns=int(row["pool"][0]),
             pool_usd_micros=int(row["pool"][1]),
             between=Amount(*map(int, row["between"])),
             held=Held.restored(row, same_boot=same_boot),
             spent_usd_micros=int(row["spent_usd_micros"]),
-            furthest_step=int(furthest) if furthest is not None else None,
+            furthest_step=int(furthest) if (furthest := row["furthest_step"]) is not None else None,
             lost_to=int(lost) if (lost := row.get("lost_to")) is not None else None,
             is_fresh=bool(row["is_fresh"]),
             has_begun=bool(row["has_begun"]),
@@ -396,5 +392,9 @@ class TimeAccount:
             stood=str(row["stood"]) if "stood" in row else None,
             silences=Silences.restored(row.get("silences", {})),
             _is_unheard=bool(row.get("unheard")),
-            _kept={Cause(name): int(ns) for name, ns in row.get("shown", {}).items()},
         )
+        shown = {Cause(name): int(ns) for name, ns in row.get("shown", {}).items()}
+        account._divide(account.pool_ns, account.pool_usd_micros, shown)
+        left = account.by_cause.pop(Cause.NOT_TOLD, Amount())  # Of all else nobody tells again.
+        account.pool_ns, account.pool_usd_micros = left.ns, left.usd_micros
+        return account

@@ -183,7 +183,7 @@ def test_a_step_of_no_sync_has_read_that_there_was_none() -> None:
     ddp.require_backward_grad_sync = False
     for hook in ddp.hooks:
         hook(ddp, ())
-    assert comm.take(LONG_NS) is None, "nobody knows whether this one is timed at all"
+    assert comm.take(LONG_NS) == 0, "so it is before the first one that was reduced"
     ddp.require_backward_grad_sync = True
     ddp.run(300)
     assert comm.take(LONG_NS) == 300
@@ -191,6 +191,19 @@ def test_a_step_of_no_sync_has_read_that_there_was_none() -> None:
     for hook in ddp.hooks:
         hook(ddp, ())
     assert comm.take(LONG_NS) == 0
+
+
+def test_a_pass_in_which_it_was_found_may_not_be_timed_any_more() -> None:
+    ddp, model = Ddp(), Ddp()
+    of_ddp = type("OfDdp", (Ddp,), {"_active_ddp_module": ddp})
+    torch = SimpleNamespace(nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=of_ddp)))
+    ddp.modules = lambda: [ddp, model]  # type: ignore[method-assign]
+    comm = DdpComm(torch, model, make_meter(), hooks.Undo())
+    for hook in model.hooks:
+        hook(model, ())
+    assert (comm.is_there, comm.take(LONG_NS)) == (True, None)
+    ddp.run(300)
+    assert comm.take(LONG_NS) == 300
 
 
 def test_where_reading_costs_more_than_a_hundredth_only_some_steps_are_read() -> None:
@@ -213,6 +226,8 @@ def test_a_step_whose_gradients_were_not_timed_has_no_figure_whatever_else_was_s
     ddp, reads, _ = make_ddp()
     comm = make_comm(make_meter(), ddp=reads)
     comm.call(threading.get_ident(), "barrier", int, (), {})
+    for hook in ddp.hooks:
+        hook(ddp, ())
     assert told(comm, 4_000) == {}
     comm.call(threading.get_ident(), "barrier", int, (), {})
     ddp.run(3_000)

@@ -39,7 +39,7 @@ class DdpComm:
         self._cost_ns = sys.maxsize
         for module in model.modules():
             if isinstance(module, self._class):
-                self._add(module)
+                self._add(module, is_running=False)
         if not self._modules:
             self._seek(model)
         undo.add(self._close)
@@ -62,7 +62,7 @@ class DdpComm:
         began_ns = time.monotonic_ns()
         for module in self._modules:
             module.read()
-        exposed = [module.take() for module in self._modules if module.was_timed]
+        exposed = [module.take() for module in self._modules]
         # The least that it has cost: more was another process's turn. And DDP does as much before its next pass.
         self._cost_ns = min(self._cost_ns, 2 * (time.monotonic_ns() - began_ns))
         self._wait = min(math.ceil(self._cost_ns / (COST_FRAC * step_ns)), STEPS_BETWEEN_MAX) - 1 if step_ns else 0
@@ -75,10 +75,10 @@ class DdpComm:
         for module in self._modules:
             module.arm(is_on)
 
-    def _add(self, ddp: Any) -> None:
+    def _add(self, ddp: Any, *, is_running: bool) -> None:
         if getattr(ddp, "logger", None) is None or getattr(ddp, "reducer", None) is None:
             return  # Its gradients are reduced in Python: torch_comm.py sees that.
-        module = _Module(ddp)
+        module = _Module(ddp, is_running=is_running)
         self._modules.append(module)
         self._undo.add(ddp.register_forward_pre_hook(_BeforePass(self._is_compiling, module.before_pass)).remove)
         module.arm(True)
@@ -90,7 +90,7 @@ class DdpComm:
         def seek() -> None:
             active = getattr(self._class, "_active_ddp_module", None)
             if active is not None and any(module is known() for module in active.modules()):
-                self._add(active)
+                self._add(active, is_running=True)
             for handle in handles:
                 handle.remove()
 
@@ -107,14 +107,14 @@ class DdpComm:
 class _Module:
     """One DistributedDataParallel."""
 
-    def __init__(self, ddp: Any) -> None:
+    def __init__(self, ddp: Any, *, is_running: bool) -> None:
+        """`is_running`: its forward pass is under way, and may not be timed any more."""
         self._known: Callable[[], Any] = keeping.known(ddp)
         self._seen_end = 0  # Of the newest pass that was read, which is none of ours yet.
         self._exposed_ns: Optional[int] = None
         self._is_armed = False
         self._unread = False  # A pass that reduces its gradients went by.
-        self._began = False  # Such a pass began in this step.
-        self.was_timed = False  # Whether the timer has ever noted one.
+        self._began = is_running  # Such a pass began in this step.
         self._seen_end = self._figures(ddp)[1]
 
     @guarded()
@@ -145,14 +145,14 @@ class _Module:
         ddp.logger.set_runtime_stats_and_log()
         exposed_ns, end = self._figures(ddp)
         if end != self._seen_end:
-            self._seen_end, self.was_timed = end, True
+            self._seen_end = end
             self._exposed_ns = (self._exposed_ns or 0) + exposed_ns
 
     def take(self) -> Optional[int]:
         """Return nanoseconds since the last call; None: a pass was not timed."""
         exposed_ns, self._exposed_ns = self._exposed_ns, None
         began, self._began = self._began, False
-        return 0 if exposed_ns is None and self.was_timed and not began else exposed_ns
+        return 0 if exposed_ns is None and not began else exposed_ns
 
     @staticmethod
     def _figures(ddp: Any) -> Tuple[int, int]:

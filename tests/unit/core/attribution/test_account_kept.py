@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.rows import time_row, whole_of
+from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros
 from governor.core.events.hardware import GpuFigures
-from governor.core.events.inputs import Bye, Disconnected, PhaseChange, TrainerExited
+from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step, TrainerExited
 from governor.core.events.machine import GpuSample, HostSample, NodeUse, PriceRead, ProcessUse
 from governor.core.events.operators import OperatorHalt
 from tests.unit.core.attribution.test_account import account_of, seconds, step, steps, sums_hold
@@ -109,7 +110,34 @@ def test_a_report_says_what_the_status_said(acts: list[tuple[str, int]]) -> None
         account = account_of(world)
         for same_boot in (True, False):
             assert shown(kept(account, same_boot=same_boot)) == shown(account, account.counted_at)
-        assert kept(account, same_boot=True).snapshot() == account.snapshot()
+        once = kept(account, same_boot=True)
+        assert kept(once, same_boot=True).snapshot() == once.snapshot()
+
+
+def test_a_restart_in_a_long_window_changes_nothing_of_the_time_before() -> None:
+    """Two ranks are 40 steps apart, so their window waits. They wait for data, and after the restart no more."""
+    account, killed_s, ends_s = TimeAccount(), 280, 320
+
+    def begin(at_s: int) -> None:
+        for rank in (0, 1):
+            account.rank_begins(rank, MonoNs(at_s * NS_PER_S))
+
+    begin(0)
+    for second in range(1, ends_s + 1):
+        now, data_s = MonoNs(second * NS_PER_S), 0.8 if second <= killed_s else 0.0
+        if second == killed_s + 1:
+            before = account.now(MonoNs(killed_s * NS_PER_S))
+            account = kept(account, same_boot=True)
+            begin(killed_s)
+        for rank in (0, 1):
+            told = Step(
+                now, ConnectionId(rank + 1), "run", rank, second + 40 * rank, step_s=1.0, data_s=data_s,
+                forward_s=(1 - data_s) / 2, backward_s=(1 - data_s) / 2, comm_s=0.0,
+            )  # fmt: skip
+            account.step(rank, told, now)
+        account.tick(now, BootNs(now), BootNs(0), 0, holds=True)
+    account.over(MonoNs(ends_s * NS_PER_S), ended_well=True)
+    assert account.by_cause[Cause.DATA] == before[Cause.DATA]
 
 
 FALLEN = GpuFigures(is_lost=True)

@@ -13,7 +13,7 @@ from governor.exports.series import Causes
 from governor.replay.goodput import LogTime
 from governor.replay.launches import Launches
 
-PERIOD_NS: Final = WINDOW_NS  # Causes move no faster.
+PERIOD_NS: Final = WINDOW_NS  # Causes move no faster. Where ranks are apart they stand still until that window ends.
 STALE_NS: Final = 3 * WINDOW_NS  # A journal is behind a run that goes on.
 Paid = Callable[[int], UsdMicros | None]
 

@@ -267,14 +267,14 @@ class TimeAccount:
 
     def _close(self, at: MonoNs) -> None:
         """Divide of the pool what the ranks have told; all of it once no rank is left."""
-        self._closed_at = at
+        is_short, self._closed_at = telling.is_too_short(self._ranks.values(), at - self._closed_at), at
         for line in self._ranks.values():
             if line.is_finished:
                 line.catch_up(at)
         lines = {**self._gone, **self._ranks}
         self.step_ns = telling.ordinary_of(lines.values()) or self.step_ns
         self.stood = telling.stood_still(lines) or self.stood
-        found = telling.told_by(lines, self._usual, self.hardware, taken=True)
+        found = telling.told_by(lines, self._usual, self.hardware, taken=True, is_short=is_short)
         told, slow, self._usual = found.by_cause, found.slow_rank, found.usual
         self._gone.clear()
         self._judge(told, found.weak)

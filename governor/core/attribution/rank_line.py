@@ -71,6 +71,7 @@ class RankLine:
     like_ns: int = 0  # Of a step that was cut: as its like were.
     watch: Watch = field(default_factory=Watch)
     still: Still = Still(0)  # Of its end, if it was cut.
+    is_behind_short: bool = False  # The last window with steps of it was too short to tell who waits (see told.py).
 
     @property
     def pending_ns(self) -> int:

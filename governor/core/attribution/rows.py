@@ -3,7 +3,7 @@
 How sure follows from what the frames can tell. "high": the trainer, or the engine itself, times it. "medium": it is
 worked out of what they time. "low": it is a bound, or only a part of it was seen. Where more than WEAK_FRAC of a cause
 was told in a weaker way than usual, the row of WEAKER holds: data without a fetch that was seen (`data_bound`), a
-straggler by forward passes alone, and what is known of a log's lines by their distance.
+straggler by forward passes alone, waits of ranks that seldom meet, and what is known of a log's lines by their distance.
 """
 
 from __future__ import annotations
@@ -110,16 +110,19 @@ WEAK_FRAC: Final = 0.1
 _SURE: Final = ("low", "medium", "high")
 # True of a log that tells by its lines alone, and of a phase that the run's end has cut.
 _UNTIMED: Final = "up to: no word told how long it took"
+# True of ranks whose frames tell no collectives, and of windows that told.py has as too short.
+_ROUGHLY: Final = "by forward passes alone (no frame tells collectives), or by ranks that meet too seldom in five minutes"
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.DATA: ("low", "up to: no fetch of a batch was seen, so the loop's own code between steps is in it"),
     Cause.STRAGGLER: (
-        "low", "one rank's forward pass is longer in each window; no frame tells the time in collectives"
+        "low", f"one rank computes longer in each window, {_ROUGHLY}"
     ),
     Cause.IMBALANCE: (
-        "low", "some ranks' forward passes are shorter in each window; no frame tells the time in collectives"
+        "low", f"some ranks compute less in each window, {_ROUGHLY}"
     ),
     Cause.COMMUNICATION: (
-        "low", "up to: one rank alone tells its time in collectives, and its wait for a late one is in it"
+        "low", "up to: the wait for a late rank is in it, as one rank alone tells its time in collectives, "
+        "or as ranks meet too seldom in five minutes",
     ),
     Cause.CHECKPOINT: ("medium", "up to: a save was told, and not how long it took"),
     Cause.EVALUATION: ("medium", "up to: an evaluation was told, and not how long it took"),

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.lateness import STEPS_MIN
-from governor.core.attribution.open_end import Still
+from governor.core.attribution.open_end import STILL_TIMES, Still
 from governor.core.attribution.rank_line import Piece, RankLine
 from governor.core.attribution.split import split
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 
 # A window has enough steps for a straggler to show, and a price change falls into few.
 WINDOW_NS: Final = 10 * NS_PER_S
-WINDOW_MAX_NS: Final = 300 * NS_PER_S  # Three steps of a large model are told by then, or a rank stands still.
+# Three steps of a large model are told by then. Where ranks meet less often, waits are weak.
+WINDOW_MAX_NS: Final = 300 * NS_PER_S
 # So much longer than the edge at which not all ranks have told their steps is the window.
 EDGE_TIMES: Final = 10
+# Who tells nothing for so long, and for several of its steps, while others step on: its window ends without it.
+SILENT_NS: Final = 60 * NS_PER_S
+# Told by what ranks wait for each other, or less that.
+OF_WAITS: Final = (Cause.STRAGGLER, Cause.IMBALANCE, Cause.COMMUNICATION)
 
 
 class Told(NamedTuple):
@@ -35,23 +40,47 @@ def is_due(lines: Iterable[RankLine], since_ns: int) -> bool:
     """
     if since_ns < WINDOW_NS or since_ns >= WINDOW_MAX_NS:
         return since_ns >= WINDOW_NS
-    ranks = list(lines)
-    told = [line for line in ranks if line.sums.steps]
-    if len(ranks) < 2 or not told:
-        return True
-    # By numbers alone, and not by each step that is kept: this is asked at every tick.
+    return not is_too_short(_waited_for(list(lines)), since_ns)
+
+
+def is_too_short(lines: Collection[RankLine], since_ns: int) -> bool:
+    """Whether a window of ranks that live, taken now, does not tell who waits for whom.
+
+    By numbers alone, and not by each step that is kept: this is asked at every tick.
+    """
+    told = [line for line in lines if line.sums.steps]
+    if len(lines) < 2 or not told:
+        return False
     lasts, ends = [line.last_step or 0 for line in told], [line.stepped_to for line in told]
     common, ahead, apart_ns = min(line.sums.steps for line in told), max(lasts) - min(lasts), max(ends) - min(ends)
-    return common - ahead >= STEPS_MIN and common >= EDGE_TIMES * ahead and since_ns >= EDGE_TIMES * apart_ns
+    return common < STEPS_MIN or common < EDGE_TIMES * ahead or since_ns < EDGE_TIMES * apart_ns
 
 
-def told_by(lines: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime, *, taken: bool) -> Told:
-    """`taken`: the next window begins. Else it is a view. `usual`: of the steps before these."""
+def _waited_for(lines: list[RankLine]) -> list[RankLine]:
+    """Without those that fell silent while others stepped on past them. Who waits for the others is ahead of them."""
+    furthest = max((line.last_step or 0 for line in lines), default=0)
+    newest = max((line.stepped_to for line in lines), default=MonoNs(0))
+    return [line for line in lines if line.last_step == furthest or not _is_silent(line, newest - line.stepped_to)]
+
+
+def _is_silent(line: RankLine, ns: int) -> bool:
+    return ns > SILENT_NS and ns > STILL_TIMES * (line.ordinary_ns or 0)
+
+
+def told_by(
+    lines: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime, *, taken: bool, is_short: bool = False
+) -> Told:
+    """`taken`: the next window begins. Else it is a view. `usual`: of the steps before these.
+
+    `is_short`: see is_too_short(). What ranks wait is then weak, here and in the next window with steps of theirs.
+    """
     sums, told, weak, like_ns = {}, dict[Cause, int](), dict[Cause, int](), 0
+    is_weak = is_short or any(line.is_behind_short for line in lines.values() if line.sums.steps)
     for rank, line in lines.items():
         mine, direct, unsure = line.take() if taken else (line.sums, line.direct, line.weak)
         if mine.steps:
             sums[rank] = mine
+            line.is_behind_short = is_short if taken else line.is_behind_short
         sum_into(told, direct.items())
         sum_into(weak, unsure.items())
         like_ns += line.like_ns
@@ -61,6 +90,8 @@ def told_by(lines: Mapping[int, RankLine], usual: Shares, hardware: HardwareTime
     usual = found.by_cause if sum(found.by_cause.values()) else usual
     sum_into(told, found.by_cause.items())
     sum_into(weak, found.weak.items())
+    if is_weak:
+        weak |= {cause: ns for cause in OF_WAITS if (ns := found.by_cause.get(cause))}
     if like_ns:
         sum_into(told, apportion(like_ns, usual).items())
     return Told(told, found.slow_rank, weak, dict(usual))

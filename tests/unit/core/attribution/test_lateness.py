@@ -262,28 +262,3 @@ def test_of_steps_that_are_longer_than_a_window_the_slow_rank_is_told() -> None:
     account.over(MonoNs(240 * NS_PER_S))
     assert set(account.straggler_ns) == {1}
     assert account.by_cause[Cause.STRAGGLER].ns >= 19 * 3 * NS_PER_S  # The first step is not compared.
-
-
-@pytest.mark.parametrize(("every", "fast_s", "slow_s"), [(5, 2, 3), (8, 2, 3), (8, 4, 6), (5, 9, 12)])
-def test_where_ranks_meet_in_few_steps_no_wait_is_lost_at_a_windows_edge(every: int, fast_s: int, slow_s: int) -> None:
-    """Rank 0 is ahead until it waits, in each so many-th step, for all that rank 1 has lost since the last one."""
-    told = list[tuple[int, int, int, dict[str, Any]]]()
-    for number in range(1, 10 * every + 1):
-        since = number % every
-        wait_s = 0 if since else every * (slow_s - fast_s)
-        ended = number * slow_s - since * (slow_s - fast_s)
-        parts = {"step_s": fast_s + wait_s, "forward_s": fast_s / 2, "backward_s": fast_s / 2 + wait_s}
-        told.append((ended, 0, number, {**parts, "comm_s": wait_s}))
-        parts = {"step_s": slow_s, "forward_s": slow_s / 2, "backward_s": slow_s / 2}
-        told.append((number * slow_s, 1, number, {**parts, "comm_s": 0}))
-    account, end_s = TimeAccount(), 10 * every * slow_s
-    for rank in (0, 1):
-        account.rank_begins(rank, MonoNs(0))
-    for second in range(1, end_s + 1):
-        now = MonoNs(second * NS_PER_S)
-        for _, rank, number, seconds in (one for one in told if one[0] == second):
-            account.step(rank, Step(now, ConnectionId(rank + 1), "run", rank, number, **seconds), now)
-        account.tick(now, BootNs(now), BootNs(0), 0, holds=True)
-    account.over(MonoNs(end_s * NS_PER_S), ended_well=True)
-    found = {cause: amount.ns / NS_PER_S / end_s for cause, amount in account.by_cause.items()}
-    assert found == pytest.approx({Cause.STRAGGLER: 1 - fast_s / slow_s, Cause.PRODUCTIVE: fast_s / slow_s}, abs=0.01)

@@ -171,7 +171,7 @@ def _grouped(pieces: Sequence[Piece], paces: Mapping[int, _Pace], noise: Mapping
         last = min(rank for rank, ns in totals.items() if ns == last_ns)
         lasts.append((last, last_ns, totals))
         most[last] += piece.steps
-    usual = max(most, key=lambda rank: (most[rank], -rank))
+    usual = max(most, key=most.__getitem__)  # Of as many, the one that was last before the other.
     groups: dict[int, list[Piece]] = {usual: []}
     behind = Counter[int]()
     for piece, (last, last_ns, totals) in zip(pieces, lasts, strict=True):

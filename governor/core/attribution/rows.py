@@ -111,7 +111,9 @@ _SURE: Final = ("low", "medium", "high")
 # True of a log that tells by its lines alone, and of a phase that the run's end has cut.
 _UNTIMED: Final = "up to: no word told how long it took"
 # True of ranks whose frames tell no collectives, and of windows that told.py has as too short.
-_ROUGHLY: Final = "by forward passes alone (no frame tells collectives), or by ranks that meet too seldom in five minutes"
+_ROUGHLY: Final = (
+    "by forward passes alone (no frame tells collectives), or by ranks that meet too seldom in five minutes"
+)
 WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
     Cause.DATA: ("low", "up to: no fetch of a batch was seen, so the loop's own code between steps is in it"),
     Cause.STRAGGLER: (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -157,6 +156,21 @@ def test_data_that_comes_in_each_step_is_no_pause() -> None:
     """Rank 1 computes 15 longer, of steps of a thousand: most of each is the fetch."""
     found = cut(window([[{"data": 800, "forward": 200}] * 10, [{"data": 800, "forward": 215}] * 10]))
     assert found.slow_rank is None
+
+
+def test_data_that_comes_in_most_steps_is_no_pause() -> None:
+    """As above; the first batch was there."""
+    fetches = [{"data": 0 if number == 0 else 800} for number in range(10)]
+    found = cut(window([[{**one, "forward": own} for one in fetches] for own in (200, 215)]))
+    assert found.slow_rank is None
+
+
+@pytest.mark.parametrize("pause", ["checkpoint", "evaluation"])
+def test_a_pause_that_comes_in_each_step_is_one(pause: str) -> None:
+    """Rank 1 computes a tenth longer. Both pause before each step, for twice as long."""
+    found = cut(window([[{pause: 500, "forward": own}] * 10 for own in (250, 275)]))
+    assert found.slow_rank == 1
+    assert found.by_cause[Cause.STRAGGLER] == 2 * 10 * 25
 
 
 def test_for_a_save_that_nobody_waits_for_no_rank_is_held_to_less() -> None:

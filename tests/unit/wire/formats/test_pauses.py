@@ -99,3 +99,25 @@ def test_a_step_that_is_a_little_longer_beside_a_long_save_does_not_have_it_in_i
     assert pauses.of_line(1.3, 1) == ({"checkpoint_s": 10.0}, 10.0)
     pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
     assert pauses.of_line(11.2, 1) == ({"checkpoint_s": 10.0}, 0.0)
+
+
+def test_a_step_that_is_longer_by_the_most_of_a_save_has_it_in_its_time() -> None:
+    """A save of 10 s, and a step of 8: the save went on beside a part of it, or was timed by another clock."""
+    pauses = Pauses()
+    for _ in range(5):
+        pauses.of_line(1.0, 1)
+    pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
+    assert pauses.of_line(8.0, 1) == ({"checkpoint_s": 10.0}, 0.0)
+
+
+@pytest.mark.parametrize(("more_s", "told"), [(6.0, {"eval_s": 6.0}), (12.0, {"eval_s": 10.0, "checkpoint_s": 2.0})])
+def test_an_evaluation_beside_a_save_is_no_longer_than_both(more_s: float, told: dict[str, float]) -> None:
+    """An evaluation alone took 10 s."""
+    pauses = Pauses()
+    for _ in range(5):
+        pauses.of_line(1.0, 1)
+    pauses.see({"phase": "eval"}, None)
+    assert pauses.of_line(11.0, 1)[0] == {"eval_s": 10.0}
+    pauses.see({"phase": "eval"}, None)
+    pauses.see({"phase": "checkpoint"}, None)
+    assert pauses.of_line(1.0 + more_s, 1)[0] == told

@@ -12,8 +12,9 @@ from governor.core.attribution.balance import Balance, Spare
 from governor.core.attribution.causes import Cause, apportion
 from governor.core.attribution.first_step import NOT_OF_STEP, First
 from governor.core.attribution.log_pace import LogPace, lasted_ns, merged, of_steps, paused_ns, pauses_of
+from governor.core.attribution.open_end import OF_PHASE
 from governor.core.attribution.parts import RankSums, parts_of
-from governor.core.attribution.rank_line import OF_PHASE, ORDINARY_STEPS, RECENT_STEPS, Mark, RankLine
+from governor.core.attribution.rank_line import ORDINARY_STEPS, RECENT_STEPS, Mark, RankLine
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events import step_parts
 from governor.core.events.inputs import Step

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from governor.core.attribution.causes import Cause
+from governor.core.attribution.open_end import OF_PHASE
 from governor.core.attribution.parts import whole_ns
 from governor.core.events import step_parts
 from governor.core.events.inputs import Step, steps_of_line
@@ -14,7 +15,7 @@ from governor.core.events.inputs import Step, steps_of_line
 _OF_EACH: Final = ("step_s", *step_parts.EACH_STEP_FIELDS, *step_parts.OF_WHICH_FIELDS)
 _PAUSES: Final = tuple(one for name in step_parts.NOW_AND_THEN for one in step_parts.PARTS[name])
 _TIMES: Final = (*_OF_EACH, *_PAUSES)
-_CAUSES: Final = {Cause.CHECKPOINT: step_parts.PARTS["checkpoint"], Cause.EVALUATION: step_parts.PARTS["evaluation"]}
+_CAUSES: Final = {OF_PHASE[phase]: step_parts.PARTS[name] for phase, name in step_parts.PAUSES.items()}
 VOTES_MAX: Final = 15
 # A stamp lies a little off: parts fit into what has passed if they are no longer than so.
 PARTS_FIT: Final = 1.25

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.events import step_parts
 
 # An open end is as its like for so many of the longest ones seen: steps, or silences of a phase.
 OPEN_TIMES: Final = 2
@@ -26,6 +27,17 @@ UNSEEN_NS: Final = 60 * NS_PER_S
 # Ranks tell of their hooks in beats: of two that moved last within one, nobody knows which did first.
 BEAT_NS: Final = NS_PER_S
 RANKS_NAMED_MAX: Final = 4
+
+OF_PHASE: Final[Mapping[str, Cause]] = {
+    "init": Cause.START_UP,
+    "compile": Cause.COMPILE,
+    "eval": Cause.EVALUATION,
+    "agree": Cause.CHECKPOINT,
+    "checkpoint": Cause.CHECKPOINT,
+    "idle": Cause.IDLE,
+    "finish": Cause.SHUT_DOWN,
+}
+assert step_parts.PAUSES.keys() <= OF_PHASE.keys(), "OF_PHASE: a phase of step_parts.PAUSES has no cause here"
 
 NAMES: Final[Mapping[Cause, str]] = {
     Cause.START_UP: "start-up",

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from governor.core.attribution.causes import Cause
 from governor.core.attribution.first_step import First
-from governor.core.attribution.open_end import NAMES, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Still, Watch
+from governor.core.attribution.open_end import NAMES, OF_PHASE, OPEN_TIMES, STILL_MIN_NS, STILL_TIMES, Still, Watch
 from governor.core.attribution.parts import RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
@@ -22,16 +22,6 @@ RECENT_STEPS: Final = 15
 
 # A rank that was killed is seen to be gone so soon after its connection. Later, nobody knows what it did.
 GONE_WITHIN_NS: Final = 60 * NS_PER_S
-
-OF_PHASE: Final = {
-    "init": Cause.START_UP,
-    "compile": Cause.COMPILE,
-    "eval": Cause.EVALUATION,
-    "agree": Cause.CHECKPOINT,
-    "checkpoint": Cause.CHECKPOINT,
-    "idle": Cause.IDLE,
-    "finish": Cause.SHUT_DOWN,
-}
 
 
 class Mark(NamedTuple):

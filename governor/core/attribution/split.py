@@ -19,6 +19,9 @@ from governor.core.attribution.lateness import NAMED, Late, lateness
 from governor.core.attribution.parts import RankSums
 
 _NAMED: Final = {**NAMED, part.OTHER: Cause.UNKNOWN}
+# _split_rank() divides these: the passes, and the wait for other stages.
+_DIVIDED: Final = (part.FORWARD, part.BACKWARD, part.OPTIMIZER, part.BUBBLE)
+assert {*_NAMED, *_DIVIDED} >= {*range(part.BETWEEN)}, "_NAMED: a part of a step has no cause here"
 
 
 @dataclass(slots=True)

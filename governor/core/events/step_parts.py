@@ -27,6 +27,7 @@ PART_FIELDS: Final = tuple(name for fields in PARTS.values() for name in fields)
 # Their parts come now and then: a log's line of many steps tells them once, and an ordinary step has none.
 # By the phase that a trainer tells meanwhile.
 PAUSES: Final[Mapping[str, str]] = {"checkpoint": "checkpoint", "eval": "evaluation"}
+assert {*PAUSES.values()} <= PARTS.keys(), "PAUSES: a phase whose part is none of PARTS"
 NOW_AND_THEN: Final = tuple(PAUSES.values())
 EACH_STEP_FIELDS: Final = tuple(name for part, fields in PARTS.items() if part not in NOW_AND_THEN for name in fields)
 # They lie within the parts.

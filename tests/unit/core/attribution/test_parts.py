@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -107,3 +109,19 @@ def test_no_step_communicates_for_longer_than_it_computes() -> None:
     sums, step = RankSums(), a_step(1, forward_s=1.0, backward_s=1.0, comm_s=50.0)
     sums.add(parts_of(step, 3_000_000_000), step)
     assert sums.communication_ns == 2_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("step_parts.PAUSES = {**step_parts.PAUSES, 'verify': 'loop'}", "OF_PHASE"),
+        ("step_parts.PARTS = {**step_parts.PARTS, 'verify': ('verify_s',)}", "its index"),
+        ("from governor.core.attribution import parts; parts.BETWEEN, parts.OTHER = 9, 10", "_NAMED:"),
+        ("from governor.core.attribution import parts; parts.APART = parts.APART[:3]", "its cause"),
+    ],
+)
+def test_a_table_of_parts_that_lacks_one_is_named_at_import(change: str, where: str) -> None:
+    script = f"from governor.core.events import step_parts; {change}; import governor.core.attribution.account"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "AssertionError" in found.stderr
+    assert where in found.stderr

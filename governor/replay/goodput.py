@@ -61,6 +61,8 @@ class LogTime:
         self._number: int | None = None  # Of the last record that has one.
         self._attempt: str | None = None
         self._told: set[str] = set()
+        self._evaluates_first = False  # Before the first step, and nothing says for how long.
+        self._eval_at: MonoNs | None = None  # The first one that is named before the first step.
 
     def read(self, record: dict[str, Any]) -> str | None:
         """Count one record. Returns what is wrong with it."""
@@ -102,13 +104,15 @@ class LogTime:
 
     def missing(self) -> list[str]:
         """What the log does not tell of its time, in sentences."""
-        told = [] if self.clock.is_timed else ["its records have no time: pauses between steps are not seen"]
+        told = [_AT_START] if self._evaluates_first else []
+        told += [] if self.clock.is_timed else ["its records have no time: pauses between steps are not seen"]
         if times := self.clock.went_back:
             how = "is taken to be as usual between two lines" if self.clock.is_wall else "is not in it"
             told.append(f"its clock went back {times} time{'s' * (times > 1)}: what passed meanwhile {how}")
         if not self._told & {"data_s", "forward_s", "backward_s"}:
             told.append(
-                "it tells no parts of a step: waits, communication, and saves that no line names, count as productive"
+                "it tells no parts of a step: waits and communication count as productive, and so do saves and "
+                "evaluations that no line names, or whose time no line shows"
             )
         elif not {"forward_s", "backward_s"} <= self._told and self._ranks is None:
             told.append("it does not tell both passes of a step: what it does not name of one counts as productive")
@@ -168,6 +172,10 @@ class LogTime:
         if phase.phase == "init" and self._ranks is None and self._last is not None:
             self.account.attempt_begins(phase.at)
             self.account.log_begins(OF_LOG, phase.at, goes_on=False)
+        if self._last is None and self._ranks is None and (phase.phase == "eval" or self._eval_at is not None):
+            self._eval_at = phase.at if self._eval_at is None else self._eval_at
+            # By two moments, or by its seconds, the account has its time.
+            self._evaluates_first = phase.began == phase.at == self._eval_at
         began = phase.began
         if not self.clock.is_timed and self._ranks is None:  # Its seconds are all that is known of when it was.
             lasted_ns = min(phase.at - began, STEP_NS_MAX)
@@ -190,6 +198,8 @@ class LogTime:
         if not self._is_step(step):
             return
         self.steps += step.rank == OF_LOG and (self._last is None or self._last.step != step.step)
+        if self._last is None and paused_ns(step):
+            self._evaluates_first = False
         self._told.update(name for name in _TOLD if getattr(step, name) is not None)
         if not self.clock.is_timed and self._ranks is None:
             self._tick(MonoNs(self._now + self._length_ns(step)))
@@ -221,6 +231,10 @@ class LogTime:
         return self.clock.first_s % 1 == 0 and self.clock.now % NS_PER_S == 0
 
 
+_AT_START: Final = (
+    "it names an evaluation before its first step, and not how long it took: that is in start up, or in compile and "
+    "warm up"
+)
 _FIGURES: Final = (
     "loss", "grad_norm", "lr", "loss_scale", "tokens", "tokens_total", "skipped_steps", "step_s", *PART_FIELDS,
 )  # fmt: skip

@@ -180,16 +180,18 @@ def _show(known: Sequence[LogGoodput]) -> None:
 
 
 def _unsure(log: LogGoodput) -> list[str]:
-    """A line for each cause that is a bound, or of which a part alone was seen: the table has its figure as any other.
+    """A line for each cause that is a bound, or that was told in a weaker way: the table has its figure as any other.
 
     What is unknown says so by its name, and an export's account cannot tell how sure it is.
     """
     from governor.core.attribution.causes import Cause
     from governor.core.attribution.rows import time_row
 
+    weak = {one.value for one in log.whole.weak}
     by_name = {one.value for one in (Cause.UNKNOWN, Cause.NOT_TOLD, *log.whole.retold)}
     causes = [one for one in time_row(log.whole)["causes"] if one["s"] > 0 and one["cause"] not in by_name]
-    return [f"low confidence: {words(one['cause'])}: {one['evidence']}" for one in causes if one["confidence"] == "low"]
+    unsure = [one for one in causes if one["confidence"] == "low" or one["cause"] in weak]
+    return [f"{one['confidence']} confidence: {words(one['cause'])}: {one['evidence']}" for one in unsure]
 
 
 def _causes_table(time: Mapping[str, Any], *, is_priced: bool) -> Table:

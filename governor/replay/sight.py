@@ -17,7 +17,15 @@ KEYS_SHOWN: Final = 8
 NAME_CHARS_MAX: Final = 60
 PASTED_CHARS_MAX: Final = 256  # A part of a name is nobody's.
 # Without one of these a log says that steps were done, and nothing of how.
-_OF_TRAINING: Final = frozenset(DEFAULT_FIELDS) - {"t", "step", "attempt_step", "line_steps", "phase"}
+_OF_TRAINING: Final = frozenset(DEFAULT_FIELDS) - {
+    "t",
+    "step",
+    "attempt_step",
+    "line_steps",
+    "phase",
+    "checkpoint_bound",
+    "eval_bound",
+}
 _HINTED: Final = ("loss", "grad_norm", "step", "step_s", "t")
 
 

@@ -55,14 +55,14 @@ STEP_FIELDS: Final = frozenset(
     {field.name for field in fields(Step)}
     - {"at", "connection", "run", "rank", "step", "written", "ended", "held", "left_out", "stripped"}
 )
-# Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
-# are explicit; a test compares both with the annotations of a step.
+# Fields by their type; a test compares both sets with a step's. Another field is any number, NaN and infinities too.
 WHOLE_FIELDS: Final = frozenset(
     {"attempt_step", "line_steps", "tokens", "tokens_total", "tokens_own_total", "tokens_nonpad", "nonpad_own_total"}
     | {"skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
 )
-FLAG_FIELDS: Final = frozenset({"loss_expected", "grad_finite", "applied", "data_bound"})
+_BOUNDS: Final = frozenset({"data_bound", "checkpoint_bound", "eval_bound"})
+FLAG_FIELDS: Final = _BOUNDS | {"loss_expected", "grad_finite", "applied"}
 _STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
 _BEAT_SETTINGS: Final = (
     "phase",

@@ -319,6 +319,8 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
                    OWN + "backward_s"),
     "optimizer_s": ("optimizer_s", "optimizer_time_s", "optimizer_ms", ELAPSED + "step", OWN + "optimizer_s"),
     "checkpoint_s": ("checkpoint_s", "checkpoint_time_s", "checkpoint_ms", OWN + "checkpoint_s"),
+    "checkpoint_bound": ("checkpoint_bound",),  # checkpoint_s, or eval_s, is what the step had beyond the usual.
+    "eval_bound": ("eval_bound",),
     "hold_s": ("hold_s", OWN + "hold_s"),
     # Within a line of training. Alone it is an evaluation's result.
     "eval_s": ("eval_s", "eval_time_s", "eval_ms", OWN + "eval_s"),

@@ -313,8 +313,9 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
         found.pop("tokens", None)  # The user says that it is the total.
     held = frozenset(found)
     step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
-    told = found.get("eval_s") if "step_s" in found else None  # A step tells its evaluation beside its length.
-    asides = tuple(name for name in record if is_aside(name) and name != told)
+    # A step tells its evaluation beside its length.
+    told = {found.get(name) for name in ("eval_s", "eval_bound")} if "step_s" in found else set[str | None]()
+    asides = tuple(name for name in record if is_aside(name) and name not in told)
     aside = "loss" not in found and bool(asides)
     sampled = any(name.startswith(SAMPLED) for name in record)
     values = [(field, name, reader_of(field, name)) for field, name in found.items()]

@@ -71,7 +71,7 @@ class RankSums:
     recompute_ns: int = 0  # Of which: inside BACKWARD.
     steps: int = 0
     offload_ns: int = 0  # As told; `offloaded_ns` is what of it lies inside OPTIMIZER.
-    bound_ns: int = 0  # Of DATA: an upper bound, with the loop's own code in it.
+    bound_ns: dict[int, int] = field(default_factory=dict)  # By index: of the part, what is an upper bound.
     by_step: ByStep | None = field(default_factory=ByStep)  # APART. None: nobody compares it to other ranks' steps.
 
     def add(self, parts: list[int], step: Step) -> None:
@@ -79,7 +79,11 @@ class RankSums:
         if self.by_step is not None:
             self.by_step.add(step.step, [parts[index] for index in APART])
         if step.data_bound:
-            self.bound_ns += parts[DATA]
+            self._bound(DATA, parts[DATA])
+        if step.checkpoint_bound:
+            self._bound(CHECKPOINT, parts[CHECKPOINT])
+        if step.eval_bound:
+            self._bound(EVALUATION, parts[EVALUATION])
         if step.recompute_s is not None:
             self.recompute_ns += whole_ns(step.recompute_s)
         if step.offload_s is not None:
@@ -96,6 +100,9 @@ class RankSums:
             self.told_communication_ns += min(max(0, whole_ns(comm_s) - whole_ns(comm_between_s)), passes_ns)
             self.told_of_ns += passes_ns
 
+    def _bound(self, index: int, ns: int) -> None:
+        self.bound_ns[index] = self.bound_ns.get(index, 0) + ns
+
     def take(self, other: RankSums) -> None:
         """Add what `other` has."""
         self.parts = [mine + more for mine, more in zip(self.parts, other.parts, strict=True)]
@@ -104,7 +111,8 @@ class RankSums:
         self.recompute_ns += other.recompute_ns
         self.steps += other.steps
         self.offload_ns += other.offload_ns
-        self.bound_ns += other.bound_ns
+        for index, ns in other.bound_ns.items():
+            self._bound(index, ns)
         if self.by_step is not None and other.by_step is not None:
             self.by_step.take(other.by_step)
 

@@ -3,7 +3,8 @@
 How sure follows from what the frames can tell. "high": the trainer, or the engine itself, times it. "medium": it is
 worked out of what they time. "low": it is a bound, or only a part of it was seen. Where more than WEAK_FRAC of a cause
 was told in a weaker way than usual, the row of WEAKER holds: data without a fetch that was seen (`data_bound`), a
-straggler by forward passes alone, waits of ranks that seldom meet, and what a log's lines tell by their distance.
+straggler by forward passes alone, waits of ranks that seldom meet, what a log's lines tell by their distance, and a save
+or an evaluation that is what a line's step had beyond the usual (`checkpoint_bound`, `eval_bound`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "recompute fewer layers if memory allows it",
     ),
     Cause.CHECKPOINT: Advice(
-        "high", "the time inside saves, and until all ranks had agreed on the step to save",
+        "high", "the time inside saves, and, where ranks agree on the step to save, until they had",
         "save less often, in the background, or to a faster disk",
     ),
     Cause.EVALUATION: Advice("high", "the time inside evaluations", "evaluate less often, or on fewer batches"),
@@ -96,7 +97,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
     Cause.SHUT_DOWN: Advice("high", "after the last step, until the run let go of the node", None),
     Cause.IDLE: Advice("high", "the trainer says that it does nothing", None),
     Cause.NOT_TOLD: Advice("low", "the step under way tells of itself when it ends", None),
-    Cause.UNKNOWN: Advice("low", "no frame says what was done then", None),
+    Cause.UNKNOWN: Advice("low", "no word says what was done then", None),
 }  # fmt: skip
 
 
@@ -126,8 +127,12 @@ WEAKER: Final[Mapping[Cause, tuple[str, str]]] = {
         "low", "up to: the wait for a late rank is in it, as one rank alone tells its time in collectives, "
         "or as ranks meet too seldom in five minutes",
     ),
-    Cause.CHECKPOINT: ("medium", "up to: a save was told, and not how long it took"),
-    Cause.EVALUATION: ("medium", "up to: an evaluation was told, and not how long it took"),
+    Cause.CHECKPOINT: (
+        "medium", "up to: a save was told, and not how long it took; an evaluation told beside it may be in it"
+    ),
+    Cause.EVALUATION: (
+        "medium", "up to: an evaluation was told, and not how long it took; a save told beside it may be in it"
+    ),
     Cause.COMPILE: (
         "low", "up to: all that a first step took beyond an ordinary one; no word told how long it compiled"
     ),

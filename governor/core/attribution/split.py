@@ -48,10 +48,11 @@ def split(ranks: Mapping[int, RankSums], losses: Losses = NO_LOSSES) -> Split:
         found.weak.update({cause: ns for cause, ns in compared.items() if ns})
     if len(ranks) == 1 and (ns := found.by_cause.get(Cause.COMMUNICATION)):  # For whom it waits, nobody knows.
         found.weak[Cause.COMMUNICATION] = ns
-    bound = sum(sums.bound_ns for sums in ranks.values())
-    if bound:  # Who waits for a rank's data waits for what is in that.
-        told = sum(sums.parts[part.DATA] for sums in ranks.values())
-        found.weak[Cause.DATA] = found.by_cause.get(Cause.DATA, 0) * min(bound, told) // max(1, told)
+    for index in {index for sums in ranks.values() for index, ns in sums.bound_ns.items() if ns}:
+        bound = sum(sums.bound_ns.get(index, 0) for sums in ranks.values())
+        told, cause = sum(sums.parts[index] for sums in ranks.values()), _NAMED[index]
+        # Who waits for a rank's data waits for what is in that.
+        found.weak[cause] = found.by_cause.get(cause, 0) * min(bound, told) // max(1, told)
     return found
 
 

@@ -119,6 +119,8 @@ class Step:
     eval_s: float | None = None
     loop_s: float | None = None  # The loop's own code between steps and micro-steps.
     data_bound: bool | None = None  # data_s has that code, too: an upper bound.
+    checkpoint_bound: bool | None = None  # Of a line: checkpoint_s is what the step had beyond the usual.
+    eval_bound: bool | None = None  # Of eval_s, the same.
     bubble_s: float | None = None  # A stage of a pipeline waits for others. A part, like data_s.
     offload_s: float | None = None  # Of the optimizer: on the CPU, with the copies.
     comm_between_s: float | None = None  # Of comm_s: between the passes, in loop_s or data_s.

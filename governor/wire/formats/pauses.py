@@ -2,8 +2,8 @@
 
 A line such as "saving checkpoint to out" names a pause: a dialect tells it as a record with a `phase`, and its end as
 the phase `train`. Beside the phase it may tell exact seconds (`checkpoint_s`, `eval_s`). Where a step's own time has
-the pause in it, what is beyond the usual is the pause's, and the step is told with it. Elsewhere the account finds the
-pause by the distance of two lines, and the phase names it.
+the pause in it, what is beyond the usual is the pause's: the step is told with it, and with a flag that it is a bound.
+Elsewhere the account finds the pause by the distance of two lines, and the phase names it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from governor.core.events import step_parts
 
 # The fields that tell them.
 PAUSES: Final[Mapping[str, str]] = {phase: step_parts.PARTS[name][0] for phase, name in step_parts.PAUSES.items()}
+# Beside the seconds that no word told.
+BOUNDS: Final[Mapping[str, str]] = {"checkpoint_s": "checkpoint_bound", "eval_s": "eval_bound"}
 SAVES: Final[Mapping[str, str]] = {"phase": "checkpoint"}
 EVALUATES: Final[Mapping[str, str]] = {"phase": "eval"}
 TRAINS: Final[Mapping[str, str]] = {"phase": "train"}
 # So many ordinary lines tell what is usual. A step's time so many times beyond it has a named pause in it.
 ORDINARY_LINES: Final = 3
 TAKES_MORE: Final = 1.25
+# The same, by fewer lines. One alone may be the first, which has warmed up.
+EARLY_TAKES_MORE: Final = 2
+WARMED_LINES: Final = 2
 USUAL_KEPT: Final = 15
 VOICES_MAX: Final = 64
 SECONDS_MAX: Final = 1e6
@@ -51,10 +56,19 @@ def pause_of(record: Mapping[str, Any]) -> str | None:
     return phase if phase in PAUSES else None
 
 
-class Pauses:
-    """What was named since the last line of a step."""
+class Paused(NamedTuple):
+    """What a line of a step has of pauses."""
 
-    def __init__(self) -> None:
+    fields: dict[str, float]  # For its record: seconds, and which of them are a bound.
+    beside_s: float  # Of these, what is beside the line's own time.
+    own_s: float | None  # Of one step, without pauses. None: nobody knows.
+
+
+class Pauses:
+    """What was named since the last line of a step. `are_in_steps`: its pauses are always in the next step's time."""
+
+    def __init__(self, *, are_in_steps: bool = False) -> None:
+        self._are_in_steps = are_in_steps
         self._named: set[str] = set()
         self._told: dict[tuple[str, str | None], float] = {}  # Exact seconds, by field and by process.
         self._usual: deque[float] = deque(maxlen=USUAL_KEPT)  # What a step takes without a pause.
@@ -73,22 +87,25 @@ class Pauses:
             if seconds is not None and 0 <= seconds < SECONDS_MAX and len(self._told) < VOICES_MAX:
                 self._told[field, voice] = self._told.get((field, voice), 0.0) + seconds
 
-    def of_line(self, took_s: float | None, steps: int) -> tuple[dict[str, float], float]:
-        """The pauses of a line of a step, by field, and what of them is beside the line's own time.
+    def of_line(self, took_s: float | None, steps: int, *, is_first: bool = False) -> Paused:
+        """The pauses of a line of a step. `took_s`: of one step, as the line tells, for so many `steps`.
 
-        `took_s`: of one step, as the line tells, for so many `steps`.
+        `is_first`: of its launch. What is beyond the usual then has the warm-up in it, and is not told as a pause.
         """
         named, self._named = self._named, set()
         told: dict[str, float] = {}
         for (field, _), seconds in self._told.items():  # Each process has told of the same pause.
             told[field] = max(told.get(field, 0.0), seconds)
         self._told.clear()
-        more_s = self._beyond_s(took_s, sum(told.values()), steps) if named or told else 0.0
-        if took_s is not None:
-            self._usual.append(took_s - more_s / steps)
-        if not more_s:
-            return told, sum(told.values())
         unknown = [PAUSES[name] for name in named if PAUSES[name] not in told]
+        if is_first and unknown:
+            return Paused(told, sum(told.values()), None)
+        more_s = self._beyond_s(took_s, sum(told.values()), steps) if named or told else 0.0
+        own_s = took_s - more_s / steps if took_s is not None else None
+        if own_s:
+            self._usual.append(own_s)
+        if not more_s:
+            return Paused(told, sum(told.values()), own_s)
         rest_s = max(0.0, more_s - sum(told.values()))
         if len(unknown) > 1:
             # An evaluation of hundreds of batches is longer than a save, where the log has had none alone.
@@ -97,13 +114,22 @@ class Pauses:
         elif unknown:
             told[unknown[0]] = rest_s
             self._eval_s = rest_s if named == {"eval"} else self._eval_s
-        return {field: seconds for field, seconds in told.items() if seconds > 0}, 0.0
+        told = {field: seconds for field, seconds in told.items() if seconds > 0}
+        bounds = {BOUNDS[field]: True for field in unknown if field in told}
+        return Paused({**told, **bounds}, 0.0, own_s or None)
 
     def _beyond_s(self, took_s: float | None, told_s: float, steps: int) -> float:
-        """What the line's own time has beyond the usual. 0: the pause is beside it, or nobody knows."""
-        if took_s is None or len(self._usual) < ORDINARY_LINES:
+        """What the line's own time has beyond the usual. 0: the pause is beside it, or nobody knows.
+
+        Before enough lines tell what is usual, the shortest one does, and the first one may have warmed up. Where
+        pauses are in the steps all the same, all of the step's time is a bound.
+        """
+        if took_s is None:
             return 0.0
-        usual_s = median(self._usual)
-        more_s = (took_s - usual_s) * steps
-        is_in = took_s > TAKES_MORE * usual_s and 2 * more_s > told_s
-        return more_s if is_in else 0.0
+        is_early = len(self._usual) < ORDINARY_LINES
+        if self._usual:
+            usual_s = min(self._usual) if is_early else median(self._usual)
+            more_s = (took_s - usual_s) * steps
+            if took_s > (EARLY_TAKES_MORE if is_early else TAKES_MORE) * usual_s and 2 * more_s > told_s:
+                return more_s
+        return took_s * steps if self._are_in_steps and len(self._usual) < WARMED_LINES else 0.0

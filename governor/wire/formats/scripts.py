@@ -19,6 +19,7 @@ class NanoGpt(Dialect):
     """
 
     TIMES_LAST_STEP: ClassVar[bool] = True
+    HAS_PAUSES: ClassVar[bool] = True
     _STEP: Final = re.compile(r"iter ([0-9]{1,15}): loss " + _NUMBER + r",? (.*)")
     _TIME: Final = re.compile(r"time:? {0,2}([0-9.]{1,40}) ?(ms|s)\b")
     _OTHER: Final = re.compile(r"\b(lr|gradnorm|grad_norm|grad norm|norm):? " + _NUMBER)

@@ -66,6 +66,8 @@ class Dialect(ABC):
 
     # A line's time is its last step's. Else it is the mean of its steps.
     TIMES_LAST_STEP: ClassVar[bool] = False
+    # What is named before a step is in that step's time. Else the line's time tells whether it is.
+    HAS_PAUSES: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.facts = Facts()
@@ -98,8 +100,8 @@ class TextLog:
         self._stride = 1
         self._clock_is: str | None = None  # What the log's first record had: the others are of the same clock.
         self._trained_s = 0.0
-        self._took: deque[float] = deque(maxlen=TOOK_KEPT)  # The last lines' step times.
-        self._pauses = Pauses()
+        self._took: deque[float] = deque(maxlen=TOOK_KEPT)  # The last lines' step times, without pauses.
+        self._pauses = Pauses(are_in_steps=dialect.HAS_PAUSES)
         self._voice: str | None = None
         self._voices: set[str] = set()
         self._others = 0  # Records of others in a row.
@@ -198,19 +200,25 @@ class TextLog:
             self._stride = step - last[1]
         self._count(record, step)
         took, steps = _seconds(record), self._stride if last is not None else 1
-        paused, beside_s = self._pauses.of_line(took, 1 if self._dialect.TIMES_LAST_STEP else steps)
-        record.update(paused)
+        told_of = 1 if self._dialect.TIMES_LAST_STEP else steps
+        paused = self._pauses.of_line(took, told_of, is_first=last is None)
+        record.update(paused.fields)
         if self._clock_is == _BY_STEPS and took is not None:
-            self._trained_s += self._line_s(took, steps) + beside_s
+            self._trained_s += self._line_s(took, paused.own_s, steps) + paused.beside_s
             record["elapsed_s"] = self._trained_s
         return record
 
-    def _line_s(self, took_s: float, steps: int) -> float:
-        """What the steps of a line took. Where it has the time of its last step alone, an evaluation may be in that."""
+    def _line_s(self, took_s: float, own_s: float | None, steps: int) -> float:
+        """What the steps of a line took. Where it has the time of its last step alone, an evaluation may be in that.
+
+        `own_s`: of that step without pauses. Where no line has told that yet, the other steps' time is not known: 0.
+        """
         if not self._dialect.TIMES_LAST_STEP:
             return took_s * steps
-        self._took.append(took_s)
-        return took_s + (steps - 1) * min(took_s, median(self._took))
+        if own_s is not None:
+            self._took.append(own_s)
+        usual_s = median(self._took) if self._took else 0.0
+        return took_s + (steps - 1) * (usual_s if own_s is None else min(own_s, usual_s))
 
     def _is_told(self, now: tuple[int, int], voice: str | None) -> bool:
         """Whether that step was told before. A step that goes back is a return, unless another process lags behind."""

@@ -16,6 +16,7 @@ _WHOLE = frozenset((
     "step", "attempt_step", "line_steps", "skipped_steps", "tokens", "tokens_total",
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes",
 ))  # fmt: skip
+_FLAGS = frozenset(("loss_expected", "checkpoint_bound", "eval_bound"))
 _NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "tokens_per_second"))
 _WORDS = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "-inf": -math.inf}
 
@@ -25,7 +26,7 @@ def reader_of(field: str, name: str) -> Callable[[Any], Any]:
         return _count
     if field == "overflow":
         return _flag_or_number
-    if field == "loss_expected":
+    if field in _FLAGS:
         return _flag
     if field in _NUMBERS:
         return as_number

@@ -39,6 +39,18 @@ def test_a_cause_of_low_confidence_is_told_so(tmp_path: Path, name: str) -> None
         assert all(one["evidence"] in shown for one in low)
 
 
+def test_an_evaluation_whose_seconds_are_worked_out_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    took = [*[100] * 10, 8_100, *[100] * 10]
+    lines = [f"iter {step}: loss 3.1, time {ms}.00ms, mfu 3.10%" for step, ms in enumerate(took)]
+    lines.insert(10, "step 10: train loss 4.1000, val loss 4.2000")
+    path.write_text("\n".join(lines) + "\n")
+    (log,) = json.loads(goodput(str(path), "--json"))["logs"]
+    (told,) = [one for one in log["causes"] if one["cause"] == "evaluation"]
+    assert told["confidence"] == "medium"
+    assert told["evidence"] in goodput(str(path))
+
+
 @pytest.mark.parametrize(("price", "has_dollars"), [((), False), (("--price", "36"), True)])
 def test_without_a_price_dollars_are_null_for_programs(
     tmp_path: Path, price: tuple[str, ...], has_dollars: bool

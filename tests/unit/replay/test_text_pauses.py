@@ -9,7 +9,7 @@ import pytest
 
 from governor.core.attribution.causes import Cause
 from governor.core.base.units import NS_PER_S
-from governor.replay.goodput import goodput_of
+from governor.replay.goodput import LogGoodput, goodput_of
 from governor.replay.readers.text import TextOptions
 from governor.wire import formats
 from governor.wire.jsonl import DEFAULT_FIELDS
@@ -133,11 +133,15 @@ def written(name: str, steps: Sequence[Did], said: dict[int, Sequence[str]]) -> 
     return lines
 
 
+def goodput(path: Path, name: str, lines: Sequence[str], tell: Callable[[str], None] | None = None) -> LogGoodput:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return goodput_of(path, None, DEFAULT_FIELDS, TextOptions(name, tell=tell))
+
+
 def seconds(
     path: Path, name: str, lines: Sequence[str], tell: Callable[[str], None] | None = None
 ) -> dict[Cause, float]:
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    whole = goodput_of(path, None, DEFAULT_FIELDS, TextOptions(name, tell=tell)).whole
+    whole = goodput(path, name, lines, tell).whole
     assert sum(amount.ns for amount in whole.by_cause.values()) == whole.wall_ns
     return {cause: amount.ns / NS_PER_S for cause, amount in whole.by_cause.items() if amount.ns}
 
@@ -222,3 +226,75 @@ def test_an_evaluation_that_is_short_beside_its_interval_is_told_by_hugging_face
     both = seconds(tmp_path / "b.log", "hf", written("hf", did({20: 31.5}, is_in=False), {20: [*said, saved]}))
     assert both[EVALUATION] == pytest.approx(1.5)
     assert both[SAVE] == pytest.approx(30.0, abs=1.0)  # The bar's clock has whole seconds.
+
+
+EVALUATED_ALONE, SAVED_BEHIND = "step {}: train loss 4.1000, val loss 4.2000", "saving checkpoint to out"
+
+
+def nanogpt(took_s: Sequence[float], said: dict[int, Sequence[str]], stride: int = 1) -> list[str]:
+    """Lines without dates. `said`: before a line, by its place."""
+    lines: list[str] = []
+    for place, took in enumerate(took_s):
+        lines += said.get(place, ())
+        lines.append(f"iter {place * stride}: loss 3.1000, time {took * 1000:.2f}ms, mfu 3.10%")
+    return lines
+
+
+@pytest.mark.parametrize("said", [[EVALUATED_ALONE], [SAVED_BEHIND], [EVALUATED_ALONE, SAVED_BEHIND]])
+def test_seconds_that_are_worked_out_are_weak(tmp_path: Path, said: list[str]) -> None:
+    lines = nanogpt([2.0] * 10 + [32.0] + [2.0] * 10, {10: [line.format(10) for line in said]})
+    whole = goodput(tmp_path / "a.log", "nanogpt", lines).whole
+    cause = EVALUATION if EVALUATED_ALONE in said else SAVE
+    assert whole.by_cause[cause].ns == 30 * NS_PER_S
+    assert whole.weak == {cause}
+
+
+def test_seconds_that_a_log_tells_are_exact_beside_those_that_are_worked_out(tmp_path: Path) -> None:
+    said = [
+        "    evaluate .......................................: (20000.00, 20000.00)",
+        " validation loss at iteration 20 | lm loss value: 4.58E+00 | lm loss PPL: 9.7E+01 | ",
+        "saving checkpoint at iteration      20 to /ckpt in torch_dist format",
+    ]
+    lines = written("megatron", did({20: 30.0}, is_in=True), {20: said})
+    whole = goodput(tmp_path / "a.log", "megatron", [line.split("] ", 1)[-1] for line in lines]).whole
+    assert whole.by_cause[EVALUATION].ns == 20 * NS_PER_S
+    assert whole.by_cause[SAVE].ns == 10 * NS_PER_S
+    assert SAVE in whole.weak
+    assert EVALUATION not in whole.weak
+
+
+@pytest.mark.parametrize("first_s", [2.0, 40.0])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_an_evaluation_behind_one_of_the_first_lines_is_none_of_training(
+    tmp_path: Path, place: int, first_s: float
+) -> None:
+    """Also where the first line has warmed up. Behind that one alone, the step itself is in the bound."""
+    took = [first_s, *[2.0] * 11]
+    took[place] += 30.0
+    whole = goodput(tmp_path / "a.log", "nanogpt", nanogpt(took, {place: [EVALUATED_ALONE.format(place)]})).whole
+    assert EVALUATION in whole.weak
+    assert 30.0 <= whole.by_cause[EVALUATION].ns / NS_PER_S <= 32.0
+    assert whole.productive.ns / NS_PER_S == pytest.approx(24.0, abs=2.0)
+
+
+def test_an_evaluation_at_every_line_is_none_of_training(tmp_path: Path) -> None:
+    """Neither are the steps between the lines as long as it."""
+    said = {place: [EVALUATED_ALONE.format(place * 10)] for place in range(20)}
+    whole = goodput(tmp_path / "a.log", "nanogpt", nanogpt([32.0] * 20, said, stride=10)).whole
+    assert whole.wall_ns / NS_PER_S == pytest.approx(20 * 32, abs=1.0)
+    assert whole.by_cause[EVALUATION].ns >= 19 * 30 * NS_PER_S
+    assert EVALUATION in whole.weak
+
+
+def test_megatrons_evaluation_behind_the_second_line_is_none_of_training(tmp_path: Path) -> None:
+    said = [" validation loss at iteration 2 | lm loss value: 4.58E+00 | lm loss PPL: 9.7E+01 | "]
+    lines = written("megatron", did({2: 30.0}, is_in=True), {2: said})
+    found = seconds(tmp_path / "a.log", "megatron", [line.split("] ", 1)[-1] for line in lines])
+    assert found[EVALUATION] == pytest.approx(30.0)
+
+
+def test_an_evaluation_in_the_first_steps_time_is_named(tmp_path: Path) -> None:
+    with_it = goodput(tmp_path / "a.log", "nanogpt", nanogpt([60.0, *[2.0] * 9], {0: [EVALUATED_ALONE.format(0)]}))
+    without = goodput(tmp_path / "b.log", "nanogpt", nanogpt([60.0, *[2.0] * 9], {}))
+    assert with_it.whole.by_cause[Cause.COMPILE].ns == 58 * NS_PER_S
+    assert len(with_it.missing) == len(without.missing) + 1

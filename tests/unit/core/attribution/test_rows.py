@@ -92,7 +92,7 @@ def test_what_each_cause_is_weak_by() -> None:
     assert fast.weak == {Cause.IMBALANCE: fast.by_cause[Cause.IMBALANCE]}
     assert fast.weak.keys() <= WEAKER.keys(), "else it would be told as known by a log's lines"
     assert split({0: sums(90, **told(190)), 1: sums(10, **told(110))}).weak == {}
-    bound = split({0: sums(90, bound_ns=50, **told(190)), 1: sums(90, **told(190))})
+    bound = split({0: sums(90, bound_ns={DATA: 50}, **told(190)), 1: sums(90, **told(190))})
     assert bound.weak == {Cause.DATA: bound.by_cause[Cause.DATA] // 2}
 
 

@@ -96,9 +96,9 @@ def test_a_step_that_is_a_little_longer_beside_a_long_save_does_not_have_it_in_i
     for _ in range(5):
         pauses.of_line(1.0, 1)
     pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
-    assert pauses.of_line(1.3, 1) == ({"checkpoint_s": 10.0}, 10.0)
+    assert pauses.of_line(1.3, 1) == ({"checkpoint_s": 10.0}, 10.0, 1.3)
     pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
-    assert pauses.of_line(11.2, 1) == ({"checkpoint_s": 10.0}, 0.0)
+    assert pauses.of_line(11.2, 1).beside_s == 0.0
 
 
 def test_a_step_that_is_longer_by_the_most_of_a_save_has_it_in_its_time() -> None:
@@ -107,7 +107,7 @@ def test_a_step_that_is_longer_by_the_most_of_a_save_has_it_in_its_time() -> Non
     for _ in range(5):
         pauses.of_line(1.0, 1)
     pauses.see({"phase": "checkpoint", "checkpoint_s": 10.0}, None)
-    assert pauses.of_line(8.0, 1) == ({"checkpoint_s": 10.0}, 0.0)
+    assert pauses.of_line(8.0, 1).beside_s == 0.0
 
 
 @pytest.mark.parametrize(("more_s", "told"), [(6.0, {"eval_s": 6.0}), (12.0, {"eval_s": 10.0, "checkpoint_s": 2.0})])
@@ -117,7 +117,29 @@ def test_an_evaluation_beside_a_save_is_no_longer_than_both(more_s: float, told:
     for _ in range(5):
         pauses.of_line(1.0, 1)
     pauses.see({"phase": "eval"}, None)
-    assert pauses.of_line(11.0, 1)[0] == {"eval_s": 10.0}
+    assert pauses.of_line(11.0, 1)[0]["eval_s"] == 10.0
     pauses.see({"phase": "eval"}, None)
     pauses.see({"phase": "checkpoint"}, None)
-    assert pauses.of_line(1.0 + more_s, 1)[0] == told
+    found = pauses.of_line(1.0 + more_s, 1)[0]
+    assert {name: found[name] for name in found if name.endswith("_s")} == told
+
+
+def test_a_step_without_a_loss_that_tells_a_bound_of_its_evaluation_is_a_step() -> None:
+    """`eval_bound` looks like a key of validation."""
+    reader = RecordReader("run")
+    record = {"step": 7, "step_s": 40.0, "eval_s": 30.0, "eval_bound": True, "loss_expected": False}
+    (found,) = reader.read(record, MonoNs(0))
+    assert isinstance(found, Step)
+    assert found.eval_s == 30.0
+    assert found.eval_bound is True
+
+
+def test_an_evaluation_before_a_later_launchs_first_step_is_not_told_with_its_warm_up() -> None:
+    log = formats.named("nanogpt")
+    for step in range(9):
+        log.record(STEP.format(step, 100))
+    log.new_launch()
+    log.record("step 9: train loss 4.1000, val loss 4.2000")
+    found = log.record(STEP.format(9, 60_000))
+    assert isinstance(found, dict)
+    assert not {"eval_s", "eval_bound"} & found.keys()

@@ -18,10 +18,11 @@ from typing import IO, Any, Final
 
 from governor.adapters.machine.regular_file import open_regular
 from governor.exports.form import ExportRefused, Written
+from governor.replay.logs import EXPORT_PART
 from governor.wire.named_file import read_whole
 
 MARKER: Final = ".costgov-export.json"
-PART: Final = ".costgov-export.part"
+PART: Final = EXPORT_PART  # Whoever reads directories of logs leaves it out.
 FORMAT: Final = 1
 _MARKER_BYTES_MAX: Final = 64 * 1024
 _READ_BYTES: Final = 1024 * 1024

@@ -39,6 +39,8 @@ WITHIN: Final = (
     "files, W&B's run-*.wandb or a trainer_state.json"
 )
 STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
+# In it `costgov export` writes its files before it puts them in place: copies, and of any length.
+EXPORT_PART: Final = ".costgov-export.part"
 # A key of the record at the end of a training. The train_loss there is the mean of all steps.
 SUMMARY: Final = "train_runtime"
 _CHECKPOINT: Final = re.compile(r"checkpoint-([0-9]{1,18})")
@@ -89,10 +91,10 @@ Read = tuple[Place, dict[str, Any] | list[str]]
 
 
 def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The logs of these paths in order, and one line for each directory that has none or cannot be read.
+    """The logs of these paths in order, and one line for each directory that has none, cannot be read or is left out.
 
-    A directory stands for the logs below it, sorted by path. A directory with the segments of a recording is itself a
-    log. TensorBoard's event files in one directory are one log with the directory's name: each file is an attempt of
+    A directory stands for the logs below it, sorted by path, without those of an export that has not ended. A directory
+    with the segments of a recording is itself a log. TensorBoard's event files in one directory are one log with the directory's name: each file is an attempt of
     its run.
     """
     found: list[Path] = []
@@ -110,12 +112,19 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _below(directory: Path) -> tuple[list[Path], list[str]]:
-    closed: list[OSError] = []
-    files = [Path(at, name) for at, _, names in os.walk(directory, onerror=closed.append) for name in names]
-    below = {log for file in files if (log := _log_of(file)) is not None}
-    return sorted(below - _outgrown(below)), sorted(
-        f"{error.filename}: {error.strerror}; its logs are left out" for error in closed
-    )
+    problems: list[str] = []
+    below: set[Path] = set()
+    for at, folders, names in os.walk(directory, onerror=lambda error: problems.append(_closed(error))):
+        if os.path.basename(os.path.normpath(at)) == EXPORT_PART:
+            folders.clear()  # os.walk then goes no deeper.
+            problems.append(f"{at}: of an export that did not end, or goes on; left out: export again")
+            continue
+        below |= {log for name in names if (log := _log_of(Path(at, name))) is not None}
+    return sorted(below - _outgrown(below)), sorted(problems)
+
+
+def _closed(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}; its logs are left out"
 
 
 def _outgrown(found: Collection[Path]) -> set[Path]:

@@ -92,7 +92,7 @@ def goodput(
         said: list[str] = []
         options = replace(text, tell=said.append)
         one = goodput_of(path, price, fields, options, account.causes, is_changed=account.is_changed)
-        one = _without(one, account.why_not)
+        one = _without(one, account.untold)
         progress.clear()
         for line in (*said[:SAID_MAX], *([one.problem] if one.problem is not None else [])):
             complain(plain(line))
@@ -108,13 +108,12 @@ def goodput(
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _without(log: LogGoodput, why: str | None) -> LogGoodput:
-    """What is told of a log whose run's account is gone for this reason. None: it is not."""
-    if why is None:
+def _without(log: LogGoodput, untold: tuple[str, ...]) -> LogGoodput:
+    """What is told of a log of whose export this is gone."""
+    if not untold:
         return log
-    untold = f"the account of its run, as {why}"
-    problem = log.problem or f"{log.path.parent}: does not tell {untold}; {log.path.name} is read"
-    return replace(log, missing=(untold, *log.missing), problem=problem)
+    problem = log.problem or f"{log.path.parent}: does not tell {', nor '.join(untold)}; {log.path.name} is read"
+    return replace(log, missing=(*untold, *log.missing), problem=problem)
 
 
 def _document(told: Sequence[LogGoodput]) -> dict[str, Any]:

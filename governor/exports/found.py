@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,15 +16,16 @@ from governor.exports.owned import MARKER, is_changed
 from governor.replay.logs import records
 from governor.replay.readers.lines import LogUnreadable
 
-GONE = f"{CAUSES} is missing or empty"
+GONE = f"{CAUSES} is missing, empty or no file"
+STEPS_CHANGED = f"all of its steps, as {PERFORMANCE} is not as it was exported"
 
 
 class Account(NamedTuple):
-    """Where the account of a log's run is. `why_not`: it was exported, and is there no more."""
+    """Where the account of a log's run is. `untold`: what was exported, and is there no more."""
 
     causes: Path | None = None
     is_changed: bool | None = None  # As `owned.is_changed` says it of the file that may have the account.
-    why_not: str | None = None
+    untold: tuple[str, ...] = ()
 
 
 def with_times(found: Sequence[Path]) -> tuple[dict[Path, Account], list[str]]:
@@ -40,7 +42,10 @@ def with_times(found: Sequence[Path]) -> tuple[dict[Path, Account], list[str]]:
         if path == causes and not (is_own and steps in own):
             read[path] = Account(causes, is_changed(causes))
         elif path == steps and is_own:
-            read[path] = Account(causes, is_changed(causes)) if has_causes else Account(why_not=_why_gone(causes))
+            lost = (STEPS_CHANGED,) if is_changed(steps) else ()
+            read[path] = (
+                Account(causes, is_changed(causes), lost) if has_causes else Account(untold=(*_gone(causes), *lost))
+            )
         elif not is_own:
             read[path] = Account(is_changed=is_changed(path))
         elif not has_causes and steps not in own:
@@ -52,9 +57,9 @@ def with_times(found: Sequence[Path]) -> tuple[dict[Path, Account], list[str]]:
     return read, list(lines.values())
 
 
-def _why_gone(causes: Path) -> str | None:
-    """None: it is there, and was not asked for, or it was exported without a line: nothing was recorded."""
-    return GONE if not _has_lines(causes) and is_changed(causes) else None
+def _gone(causes: Path) -> tuple[str, ...]:
+    """Empty: it is there, and was not asked for, or it was exported without a line: nothing was recorded."""
+    return (f"the account of its run, as {GONE}",) if not _has_lines(causes) and is_changed(causes) else ()
 
 
 def _of_exports(found: Sequence[Path]) -> frozenset[Path]:
@@ -88,7 +93,9 @@ def _is_ours(path: Path) -> bool:
 
 
 def _has_lines(path: Path) -> bool:
+    """Whether it is a file, or a link to one, that is not empty."""
     try:
-        return os.stat(path).st_size > 0
+        found = os.stat(path)
+        return stat.S_ISREG(found.st_mode) and found.st_size > 0
     except OSError:
         return False

@@ -146,14 +146,33 @@ def check_ours(directory: Path, run: str, names: Sequence[str]) -> tuple[dict[st
 
 
 def is_changed(log: Path) -> bool | None:
-    """Whether a file of an export, or one of a directory of them, is not as that left it. None: nothing says it."""
-    directory = log if log.is_dir() else log.parent
+    """Whether a file of an export, or one of a directory of them, is not as that left it. None: nothing says it.
+
+    A link stands for what it leads to. What is gone, is no file or cannot be read is not as it was left.
+    """
+    directory = log if log.is_dir() and log.name not in _listed(log.parent) else log.parent
+    files = _listed(directory)
+    names = {name for name in files if "/" not in name} if directory == log else {log.name} & files.keys()
+    try:
+        return any(not _is_as_left(directory / name, files[name]) for name in names) if names else None
+    except (TypeError, ValueError):  # A marker may have anything in the place of a digest, and of a name.
+        return None
+
+
+def _is_as_left(path: Path, digests: Any) -> bool:
+    try:
+        return _digest_of(path, follows=True) in digests
+    except ExportRefused:
+        return False
+
+
+def _listed(directory: Path) -> Mapping[str, Any]:
+    """The files that a directory's marker names, with their digests. Of a marker that is none: none."""
     try:
         files = _marker(directory).get("files", {})
-        names = {name for name in files if "/" not in name} if directory == log else {log.name} & files.keys()
-        return any(_digest_of(directory / name) not in files[name] for name in names) if names else None
-    except (ExportRefused, OSError, TypeError, ValueError):
-        return None
+    except ExportRefused:
+        return {}
+    return dict(files)
 
 
 def _marker(directory: Path) -> dict[str, Any]:
@@ -172,10 +191,10 @@ def _marker(directory: Path) -> dict[str, Any]:
     return dict(marked)
 
 
-def _digest_of(path: Path) -> str | None:
-    """None: there is no such file. Something else than a file, a link too, is nobody's export."""
+def _digest_of(path: Path, *, follows: bool = False) -> str | None:
+    """None: there is no such file. Something else than a file is nobody's export, nor a link, unless it `follows`."""
     try:
-        opened = open_regular(str(path))
+        opened = open_regular(str(path), follows=follows)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -94,8 +94,8 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The logs of these paths in order, and one line for each directory that has none, cannot be read or is left out.
 
     A directory stands for the logs below it, sorted by path, without those of an export that has not ended. A directory
-    with the segments of a recording is itself a log. TensorBoard's event files in one directory are one log with the directory's name: each file is an attempt of
-    its run.
+    with the segments of a recording is itself a log. TensorBoard's event files in one directory are one log with the
+    directory's name: each file is an attempt of its run.
     """
     found: list[Path] = []
     problems: list[str] = []

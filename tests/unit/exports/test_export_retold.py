@@ -20,7 +20,6 @@ from governor.core.attribution.rows import ADVICE, RETOLD, Whole, how_sure, time
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, UsdMicros
 from governor.exports.causes import PERIOD_NS
-from governor.exports.found import GONE
 from governor.replay.goodput import LogTime
 from governor.replay.retold import BEHIND_MAX_S, Retold
 from governor.wire import recording
@@ -241,37 +240,6 @@ def test_a_file_of_causes_that_is_not_as_it_was_exported_is_no_account(state: Pa
     (tmp_path / "to/performance_metrics.jsonl").unlink()
     alone = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to/causes.jsonl")))
     assert (alone.exit_code, alone.stdout, alone.stderr.count("\n")) == (ExitCode.FAILED, "", 1)
-
-
-@pytest.mark.parametrize("how", [lambda path: path.write_bytes(b""), Path.unlink], ids=["emptied", "deleted"])
-def test_an_account_that_is_gone_is_told_as_that(state: Path, tmp_path: Path, how: Callable[[Path], None]) -> None:
-    leave(state, list(healthy()), 0)
-    document(RUN, "--jsonl", str(tmp_path / "to"))
-    how(tmp_path / "to/causes.jsonl")
-    named = [str(tmp_path / "to")], sorted(str(path) for path in (tmp_path / "to").glob("*.jsonl"))
-    for words in (*named, [str(tmp_path / "to/performance_metrics.jsonl")]):
-        result = CliRunner().invoke(cli, ("goodput", "--json", *words))
-        (log,) = json.loads(result.stdout)["logs"]
-        assert (result.exit_code, log["steps"], log["problem"] is None) == (ExitCode.FAILED, 40, False)
-        assert len([line for line in log["missing"] if GONE in line]) == 1
-    shown = CliRunner().invoke(cli, ("goodput", str(tmp_path / "to"))).stdout
-    assert f"not told: the account of its run, as {GONE}" in shown
-
-
-@pytest.mark.parametrize("is_named", [True, False])
-def test_an_account_that_was_never_exported_is_not_gone(state: Path, tmp_path: Path, *, is_named: bool) -> None:
-    """Of steps alone that somebody names, and of a run without a recording."""
-    leave(state, list(healthy()), 0)
-    document(RUN, "--jsonl", str(tmp_path / "to"))
-    steps = tmp_path / "to/performance_metrics.jsonl"
-    if not is_named:
-        told_steps = steps.read_bytes()
-        shutil.rmtree(state / "recordings")
-        assert CliRunner().invoke(cli, ("export", RUN, "--jsonl", str(tmp_path / "to"))).exit_code == 0
-        steps.write_bytes(told_steps)
-    log = goodput(str(steps if is_named else tmp_path / "to"))
-    assert (log["steps"], log["problem"]) == (40, None)
-    assert not any("the account of its run" in line for line in log["missing"])
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5])

@@ -103,7 +103,7 @@ def join_launch(environ: Mapping[str, str]) -> None:
     try:
         import fcntl
 
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (ImportError, OSError):
         return
     for left in reversed(range(_TRIES)):

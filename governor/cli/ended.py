@@ -45,6 +45,20 @@ def ended_run(name: str) -> Ended | None:
     return next((found for path in _journals()[:LOOKED_INTO_MAX] if (found := _read(path, name)) is not None), None)
 
 
+def why_unreadable(name: str) -> str | None:
+    """One line on the journal that a `costgov run` of this name has left. None: it can be read, or there is none."""
+    from governor.adapters.journal.db import JournalReader
+
+    path = _journal(name)
+    try:
+        if path is not None:
+            with contextlib.closing(JournalReader(str(path))) as reader:
+                reader.runs()
+    except (sqlite3.Error, ValueError) as error:
+        return f"{path}: cannot be read: {error}; read it as the governor's user or root"
+    return None
+
+
 def is_of_ended(name: str) -> bool:
     """Whether a `costgov run` of this name has left its journal."""
     return _journal(name) is not None

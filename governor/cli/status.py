@@ -122,7 +122,7 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
 
     One that goes on without a governor is told, and fails.
     """
-    from governor.cli.ended import ended_run, newest_ended
+    from governor.cli.ended import ended_run, newest_ended, why_unreadable
 
     if run is None:
         if as_json:
@@ -133,6 +133,8 @@ def _told_ended(run: str | None, error: Failed, *, as_json: bool) -> bool:
         return False
     told = ended_run(run)
     if told is None:
+        if (why := why_unreadable(run)) is not None:
+            complain(plain(why))
         return False
     held = {"lock": str(told.lock)} if told.lock is not None else {}
     several = _several(one["run"] for one in told.runs)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from governor.adapters.machine.regular_file import NotRegularError
 from trainer_shim.mark import LAUNCH_LOCK
 
 NAME: Final = "launch.lock"
@@ -49,7 +51,7 @@ def _put_stamp(fd: int) -> None:
 def _shared(path: Path) -> int:
     try:
         return _open(path)
-    except BlockingIOError:
+    except (BlockingIOError, NotRegularError):
         # Who has inherited a descriptor, of whatever user, may have the file alone for good. Whoever that is, a command
         # may begin beside him: that was decided before. It and the next launches have a new file.
         new = path.with_name(f"{path.name}.new")
@@ -64,9 +66,12 @@ def _shared(path: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    # For reading, which is enough: who inherits it writes nothing there. Not another user's to open.
-    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # For reading, which is enough: who inherits it writes nothing there. Not another user's to open. Of a FIFO in its
+    # place nobody would ever open the other end.
+    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise NotRegularError(str(path))
         _share(fd)
     except OSError:
         os.close(fd)

@@ -32,13 +32,25 @@ UNION ALL SELECT CAST(incident_id AS BLOB), CAST(snapshot AS BLOB) FROM incident
 
 def open_read_only(path: str) -> sqlite3.Connection:
     """A connection that changes nothing. Each query is its own transaction. Raises sqlite3.Error."""
-    for name in ("", *_BESIDE):
-        with contextlib.suppress(OSError):  # SQLite itself says what is wrong then.
-            mode = os.stat(path + name).st_mode
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # To open a FIFO waits for its writer.
-                raise sqlite3.OperationalError(f"{name} beside it: {_NOT_REGULAR}" if name else _NOT_REGULAR)
+    name = irregular(path)
+    if name is not None:
+        raise sqlite3.OperationalError(f"{name} beside it: {_NOT_REGULAR}" if name else _NOT_REGULAR)
     uri = f"file:{urllib.parse.quote(path)}?mode=ro"
     return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
+
+
+def irregular(path: str) -> str | None:
+    """What SQLite would wait for, as it opens the file: "" for that itself, or the end of the name of one beside it.
+
+    It looks beside the file that a link leads to. What it says of by itself, as a directory, is none of these.
+    """
+    whole = os.path.realpath(path)
+    for name in ("", *_BESIDE):
+        with contextlib.suppress(OSError):
+            mode = os.stat(whole + name).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # To open a FIFO waits for its writer.
+                return name
+    return None
 
 
 def is_corruption(error: sqlite3.Error) -> bool:

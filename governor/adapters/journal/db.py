@@ -12,7 +12,15 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from governor.adapters.journal.check import SCHEMA_VERSION, check, corrupt, is_corruption, is_whole, open_read_only
+from governor.adapters.journal.check import (
+    SCHEMA_VERSION,
+    check,
+    corrupt,
+    irregular,
+    is_corruption,
+    is_whole,
+    open_read_only,
+)
 from governor.adapters.journal.file_set import (
     SUFFIXES,
     WAL_BYTES_MAX,
@@ -284,6 +292,9 @@ class Database(JournalReader):
 
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
     _make(path)
+    beside = irregular(path)
+    if beside is not None:  # SQLite would wait there for ever, and this thread with it.
+        raise JournalUnavailable(f"{path}{beside}: is no file; move it away")
     is_checked = not exclusive and is_whole(path)
     # One worker thread uses it at a time. The thread that opens it is not always the one that closes it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.command import launch_lock
 from governor.adapters.machine import lock_file
 from governor.cli.common import ExitCode
-from tests.unit.cli.test_ended import home, leave
+from tests.unit.cli.test_ended import call, home, leave
 from tests.unit.cli.test_report import account
 from tests.unit.replay.recorded_file import Written
 
@@ -19,6 +20,7 @@ __all__ = ["home"]  # A fixture.
 
 LIMIT_S = 60  # A command that waits would do so for ever.
 JOURNAL = "runs/gpt/costgov.db"
+BESIDE = ("", "-journal", "-wal", "-shm")
 COMMANDS = {"report": ("report", "gpt", "--json"), "export": ("export", "gpt", "--jsonl", "to"), "cost": ("cost",)}
 PLACES = (f"{JOURNAL}.lock", f"{JOURNAL}-journal", f"{JOURNAL}-wal", JOURNAL, "recordings/gpt/000001.jsonl")
 
@@ -66,3 +68,44 @@ def test_of_what_is_no_file_nobody_holds_the_lock(tmp_path: Path, make: object) 
     assert callable(make)
     make(tmp_path / "lock")
     assert lock_file.holder(str(tmp_path / "lock")) is None
+
+
+def put_fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("beside", ["", "-journal"])
+@pytest.mark.parametrize("words", [("report", "gpt"), ("cost",), ("incident", "list"), ("status", "gpt")])
+def test_what_is_beside_the_file_that_a_link_leads_to_holds_no_command(
+    ran: Path, words: tuple[str, ...], beside: str
+) -> None:
+    journal, elsewhere = ran / "state" / JOURNAL, ran / "elsewhere.db"
+    journal.rename(elsewhere)
+    journal.symlink_to(elsewhere)
+    put_fifo(Path(f"{elsewhere}{beside}"))
+    assert costgov(ran, *words).returncode in (ExitCode.OK, ExitCode.FAILED, ExitCode.NO_GOVERNOR)
+
+
+@pytest.mark.parametrize("name", ["launch.lock", "launch.lock.new", *(f"costgov.db{beside}" for beside in BESIDE)])
+def test_a_fifo_keeps_no_command_from_its_start(ran: Path, name: str) -> None:
+    put_fifo(ran / "state" / "runs" / "gpt" / name)
+    done = costgov(ran, "run", "--name", "gpt", "--", "touch", "ran")
+    assert (done.returncode, (ran / "ran").exists()) == (0, True), done.stderr
+
+
+def test_a_launch_lock_that_is_a_fifo_is_made_anew(tmp_path: Path) -> None:
+    os.mkfifo(launch_lock.path_of(tmp_path))
+    held = launch_lock.join(tmp_path)
+    assert held is not None
+    assert launch_lock.is_held(tmp_path)
+    os.close(held)
+    assert launch_lock.is_held(tmp_path) is False
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_status_says_that_the_journal_cannot_be_read(ran: Path, beside: str) -> None:
+    path = ran / "state" / JOURNAL
+    put_fifo(Path(f"{path}{beside}"))
+    code, _, said = call("status", "gpt")
+    assert (code, str(path) in said) == (ExitCode.NO_GOVERNOR, True)

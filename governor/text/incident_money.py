@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from governor.core.base.units import format_duration, format_usd, is_spend_known, per_mtok_text
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]
+_METERED: Final = frozenset({"spend_usd_micros", "spend_at_verdict_usd_micros", "wasted_usd_micros"})
+
+
+def without_unknown_spend(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot for programs: as stored, an unknown spend is the metered 0, which a program would sum."""
+    is_known = is_spend_known(snapshot.get("spend_rate_usd_micros_per_hour"), snapshot.get("spend_usd_micros") or 0)
+    return {**snapshot, **({} if is_known else dict.fromkeys(_METERED & snapshot.keys()))}
 
 
 def is_unpriced(snapshot: Snapshot) -> bool:

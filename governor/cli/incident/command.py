@@ -70,7 +70,9 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
     """
     found = sorted(known_incidents(last, config, control), key=age)[-last:]
     if as_json:
-        print_json(found)
+        from governor.text.incident_money import without_unknown_spend
+
+        print_json([without_unknown_spend(snapshot) for snapshot in found])
         return
     if not found:
         click.echo("no incident: nothing has been halted")

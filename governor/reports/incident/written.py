@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from governor.core.base.printable import at_step, escaped
 from governor.core.base.shell_words import REDACTED
-from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration, is_spend_known
+from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.reports.incident.told import collectives_told, not_observed, summary
 from governor.reports.node_stop import is_of_node, last_runs
 from governor.reports.resume_text import (
@@ -27,7 +27,7 @@ from governor.reports.resume_text import (
 )
 from governor.reports.terminal import last_at_text, loss_text
 from governor.text.failure_modes import modes_of
-from governor.text.incident_money import spent_text, stays_billed_text, stop_target
+from governor.text.incident_money import spent_text, stays_billed_text, stop_target, without_unknown_spend
 from governor.text.markdown import cell, literal, with_code
 from governor.text.moments import Snapshot, last_good_text, moments, none_is_left, processes_text
 from governor.text.table import plain
@@ -38,7 +38,10 @@ STACK_FRAMES_SHOWN: Final = 8  # The innermost frames. The JSON has all.
 
 
 def incident_document(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as stored, plus what a reader would have to derive. Non-finite numbers are words."""
+    """The snapshot as stored, plus what a reader would have to derive. Non-finite numbers are words.
+
+    What was spent and is not known is null, under each of its names.
+    """
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "summary": summary(snapshot),
@@ -55,7 +58,7 @@ def incident_document(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "spend_usd": _usd(snapshot, "spend_usd_micros"),
         "spend_at_verdict_usd": _usd(snapshot, "spend_at_verdict_usd_micros"),
-        **snapshot,
+        **without_unknown_spend(snapshot),
     }
     if "resume" in snapshot:
         document["resume"] = resume_command(snapshot)
@@ -236,10 +239,8 @@ def _evidence(snapshot: Snapshot) -> str:
 
 
 def _usd(snapshot: Snapshot, key: str) -> float | None:
-    is_known = is_spend_known(snapshot.get("spend_rate_usd_micros_per_hour"), snapshot["spend_usd_micros"])
-    if not is_known or snapshot.get(key) is None:
-        return None
-    return float(snapshot[key]) / MICROS_PER_USD
+    known = without_unknown_spend(snapshot).get(key)
+    return None if known is None else float(known) / MICROS_PER_USD
 
 
 def _tokens(tokens: int | None) -> str:

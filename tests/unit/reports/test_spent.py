@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,27 @@ from governor.cli.incident.command import row as listed
 from governor.reports.incident import incident_document, incident_markdown, timeline_lines
 from governor.text.incident_money import spent_text
 from tests.golden.report_cases import hang_deaf, nan_halt
+from tests.unit.cli.test_ended import call, home, leave
+
+__all__ = ["home"]  # A fixture.
 
 
 def test_an_unknown_price_is_not_zero() -> None:
-    assert incident_document(hang_deaf())["spend_usd"] is None
+    document = incident_document(hang_deaf() | {"wasted_usd_micros": {"hang": 0}})
+    spent = ("spend_usd", "spend_at_verdict_usd", "spend_usd_micros", "spend_at_verdict_usd_micros")
+    assert {name: document[name] for name in (*spent, "wasted_usd_micros")} == dict.fromkeys(
+        (*spent, "wasted_usd_micros")
+    )
     assert "$0" not in "\n".join(timeline_lines(hang_deaf()))
+
+
+def test_a_list_for_programs_has_no_zero_of_an_unknown_price(home: Path) -> None:
+    leave(home, hang_deaf(), nan_halt())
+    code, out, _ = call("incident", "list", "--json")
+    assert code == 0
+    spent = {one["incident_id"]: one["spend_usd_micros"] for one in json.loads(out)}
+    priced = nan_halt()
+    assert spent == {hang_deaf()["incident_id"]: None, priced["incident_id"]: priced["spend_usd_micros"]}
 
 
 def test_a_halt_that_was_over_before_the_next_tick_does_not_say_that_it_cost_nothing() -> None:

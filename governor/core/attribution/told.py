@@ -51,6 +51,8 @@ def is_too_short(lines: Collection[RankLine], since_ns: int) -> bool:
     told = [line for line in lines if line.sums.steps]
     if len(lines) < 2 or not told:
         return False
+    if any(not line.sums.steps and not line.is_finished for line in lines):
+        return True  # One is in a step as long as the window, and the others may step on until they meet it.
     lasts, ends = [line.last_step or 0 for line in told], [line.stepped_to for line in told]
     common, ahead, apart_ns = min(line.sums.steps for line in told), max(lasts) - min(lasts), max(ends) - min(ends)
     return common < STEPS_MIN or common < EDGE_TIMES * ahead or since_ns < EDGE_TIMES * apart_ns

@@ -50,7 +50,7 @@ def played(told: Iterable[Told], end_s: int) -> TimeAccount:
     return account
 
 
-@pytest.mark.parametrize(("every", "fast_s", "slow_s"), [(5, 2, 3), (8, 2, 3), (8, 4, 6), (5, 9, 12)])
+@pytest.mark.parametrize(("every", "fast_s", "slow_s"), [(5, 2, 3), (8, 2, 3), (8, 4, 6), (5, 9, 12), (8, 4, 14)])
 def test_where_ranks_meet_in_few_steps_no_wait_is_lost_at_a_windows_edge(every: int, fast_s: int, slow_s: int) -> None:
     end_s = 10 * every * slow_s
     account = played(meeting(every, fast_s, slow_s, 10), end_s)
@@ -97,7 +97,8 @@ def line_of(last: int, steps: int, ended_s: float, step_s: float = 1.0) -> RankL
         ((20, 20, 20.0), (20, 20, 17.0), 20.0, False),
         ((23, 20, 20.0), (20, 20, 20.0), 299.0, False),
         ((23, 20, 20.0), (20, 20, 20.0), 300.0, True),
-        ((20, 20, 20.0), (0, 0, 0.0), 20.0, True),  # Nothing is told of the other rank.
+        ((20, 20, 20.0), (0, 0, 0.0), 20.0, False),  # The other rank is in a step as long.
+        ((70, 70, 70.0), (0, 0, 0.0), 70.0, True),  # Nothing is told of it.
     ],
 )
 def test_a_window_ends_where_its_edge_is_small(

@@ -336,7 +336,7 @@ def metrics_page() -> str:
             "Unknown is absent, never 0. The usual `process_*` metrics of the governor itself stand beside these.",
             "Values of the label `cause` are the [causes](causes.md); `spent_on` is",
             "the [coarse answer](causes.md#waste-is-the-coarse-answer). Series by `cause` grow as windows of steps are",
-            "divided, so they lag behind the run's spend by up to 10 s.",
+            "divided, so they lag behind the run's spend by 10 s, and where ranks seldom meet by up to 5 minutes.",
             "",
             "| Metric | Type | Labels | Meaning |",
             "|---|---|---|---|",

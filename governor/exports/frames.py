@@ -1,7 +1,6 @@
 """The points, GPU samples and causes of a recording.
 
-Of a node's ranks the lowest speaks for the run: it has the same steps. Causes are of all ranks. Nothing is recorded
-behind a verdict, so steps that another rank had told before it, and the lowest one had not, are that rank's.
+Of a node's ranks one speaks for the run (wire.recordings.speaker): all have the same steps. Causes are of all ranks.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
 from governor.core.events.machine import GpuSample
-from governor.core.events.step_parts import PART_FIELDS
-from governor.core.runs.ahead import StepsAhead
+from governor.core.events.step_parts import PART_FIELDS, rest_s
 from governor.core.runs.own_time import StepEnds
 from governor.exports.causes import Ask, Paid, RecordedCauses
 from governor.exports.series import (
@@ -32,7 +30,8 @@ from governor.exports.series import (
 )
 from governor.replay.logs import recording
 from governor.replay.readers.lines import LogUnreadable
-from governor.wire.recorded import SPEAKERS_MAX, RecordedClock, is_frame, is_gap, is_halt, is_note, read_gpus
+from governor.wire.recorded import RecordedClock, is_frame, is_gap, is_halt, is_note, read_gpus
+from governor.wire.recordings.speaker import Speaker
 from trainer_shim.wire import FRAMES, PHASES, faults
 
 STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
@@ -48,12 +47,10 @@ class Recording:
         self._run = run
         self._clock = RecordedClock()
         self.causes = RecordedCauses(paid, account)
-        self._attempt = ""
-        self._ranks: dict[int, int] = {}  # Of the present attempt: each connection's rank.
+        self._speaker = Speaker[tuple[dict[str, Any], int]]()  # Frames, and their steps' ends.
         self._tokens_per_step: int | None = None
         self._last: tuple[int, int] | None = None  # Attempt step and end of the point before.
         self._step = 0
-        self._ahead = StepsAhead[tuple[dict[str, Any], int]]()  # Frames, and their steps' ends.
         self._ends = StepEnds()
         self._order = Order()
 
@@ -107,36 +104,32 @@ class Recording:
         return ()
 
     def _hello(self, hello: dict[str, Any], at: int) -> Iterable[Item]:
-        is_new = hello["attempt"] != self._attempt
+        is_new, connection = hello["attempt"] != self._speaker.attempt, hello.get("conn")
+        told = self._speaker.hello(hello["attempt"], hello["rank"], connection if type(connection) is int else None)
+        points: list[Item] = list(self._points(told))
         if is_new:
-            self._attempt, self._last = hello["attempt"], None
-            self._ranks.clear()
-            self._ahead.begin()
-        connection = hello.get("conn")
-        if type(connection) is int and (connection in self._ranks or len(self._ranks) < SPEAKERS_MAX):
-            self._ranks[connection] = hello["rank"]
+            self._last = None
+            points.append(Phase(self._wall(at), self._step, "init"))
         self._ends.begin(hello["rank"])
         self._tokens_per_step = hello.get("tokens_per_step") or self._tokens_per_step
-        return (Phase(self._wall(at), self._step, "init"),) if is_new else ()
+        return points
 
     def _phase(self, frame: dict[str, Any], at: int) -> Iterable[Item]:
         """Of the rank that speaks for the run. Its begin is the hello's to tell, which comes once an attempt."""
         name = "finish" if frame["kind"] == "bye" else frame["phase"]
-        if frame["rank"] != self._lead(frame) or name not in PHASES or name == "init":
+        if not self._speaker.leads(frame["rank"]) or name not in PHASES or name == "init":
             return ()
         began = self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
         return (Phase(self._wall(began), self._step, name),)
 
-    def _lead(self, frame: dict[str, Any]) -> int:
-        return min(self._ranks.values(), default=frame["rank"])
-
     def _step_of(self, frame: dict[str, Any], at: int) -> Iterable[Point]:
         """A point, unless another rank speaks, or the step is told again."""
         rank, ended = frame["rank"], self._ends.of(frame["rank"], frame["mono_ns"], MonoNs(at))
-        if rank == self._lead(frame):
-            return (self._point(frame, ended),) if self._ahead.lead(rank, frame["attempt_step"], at) else ()
-        self._ahead.other(rank, frame["attempt_step"], at, (frame, ended))
-        return ()
+        is_shown = self._speaker.step(rank, frame["attempt_step"], at, (frame, ended))
+        return (self._point(frame, ended),) if is_shown else ()
+
+    def _points(self, told: Iterable[tuple[dict[str, Any], int]]) -> Iterable[Point]:
+        return [self._point(frame, ended) for frame, ended in told]
 
     def _point(self, frame: dict[str, Any], ended: int) -> Point:
         values = {series: float(frame[name]) for name, series in OF_FRAMES.items() if frame.get(name) is not None}
@@ -148,8 +141,8 @@ class Recording:
         """By the step's own time, else by when the step before ended."""
         parts = [values[OF_FRAMES[name]] for name in PART_FIELDS if OF_FRAMES[name] in values]
         step_s, steps = values.get(STEP_S), 1
-        if step_s is not None and parts and step_s >= sum(parts):
-            values[OTHER_S] = step_s - sum(parts)
+        if step_s is not None and parts and (rest := rest_s(step_s, parts)) >= 0:
+            values[OTHER_S] = rest
         if step_s is None and self._last is not None:
             step_s, steps = (ended - self._last[1]) / NS_PER_S, frame["attempt_step"] - self._last[0]
         if step_s is None or not 0 < step_s < float("inf"):
@@ -162,15 +155,15 @@ class Recording:
     def _note(self, note: dict[str, Any], at: int) -> Iterable[Item]:
         what = note.get("note")
         if what == "lost" and type(note.get("conn")) is int:
-            self._ranks.pop(note["conn"], None)
-        elif is_halt(note):
-            return [self._point(frame, ended) for frame, ended in self._ahead.till_verdict(at)]
-        elif is_gap(note):
-            self._ranks.clear()
+            return self._points(self._speaker.lost(note["conn"]))
+        if is_halt(note):
+            return self._points(self._speaker.verdict(at))
+        if is_gap(note):
+            points = self._points(self._speaker.break_off())
             lines = note.get("lines")
             text = f"{lines} lines were not stored" if lines else "nobody recorded from here on, until the next step"
-            return (Happened(self._wall(at), self._step, "recording_gap", text),)
-        elif what == "gpus":
+            return (*points, Happened(self._wall(at), self._step, "recording_gap", text))
+        if what == "gpus":
             sample = read_gpus(note, MonoNs(at), self._run)
             if sample is not None:
                 return self._gpus(sample, at)

@@ -6,8 +6,10 @@ them draws them from here, and keeps no list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
+
+from governor.core.base.units import NS_PER_S
 
 if TYPE_CHECKING:  # Tables of costs have the formats, and load nothing of the engine.
     from governor.core.events.inputs import Step
@@ -48,3 +50,9 @@ def told_parts(step: Step) -> tuple[float | None, ...]:
         step.data_s, step.loop_s, step.forward_s, step.backward_s, step.optimizer_s, checkpoint, step.eval_s,
         step.bubble_s,
     )  # fmt: skip
+
+
+def rest_s(whole_s: float, parts_s: Iterable[float], steps: int = 1) -> float:
+    """What parts leave of so many steps. Less than a nanosecond of each is what sums of floats leave: it is none."""
+    rest = whole_s - sum(parts_s)
+    return rest if abs(rest) >= steps / NS_PER_S else 0.0

@@ -12,9 +12,9 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step
 from governor.core.rules.trigger import STEP_S_MAX, STEP_S_MIN, Trigger
 from governor.core.rules.trigger_state import UNKEPT
+from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 
-_PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 TOKENS_PER_S = "tokens/s"
 STEPS_PER_S = "steps/s"
 _WARMING_UP: Final = unknown("warming_up")
@@ -64,7 +64,7 @@ class RunSpeed(Trigger):
     def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
             return (event.rank == self._state.lead or self._takes_lead(event.rank, run)) and self._see(event, run)
-        if isinstance(event, Beat | PhaseChange) and event.rank == self._state.lead and event.phase in _PAUSES:
+        if isinstance(event, Beat | PhaseChange) and event.rank == self._state.lead and event.phase in PAUSES:
             self._state.paused = True
         return None
 

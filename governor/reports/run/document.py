@@ -9,8 +9,9 @@ from typing import Any, Final
 from governor.core.attribution.lateness import STRAGGLER_MIN_FRAC
 from governor.core.attribution.rows import without_money
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, is_spend_known, utc_text
+from governor.core.events.step_parts import rest_s
 from governor.reports.run.facts import RunFacts, peak_used, speed_of
-from governor.reports.run.sections import length
+from governor.reports.run.sections import length, ranks_text
 from governor.reports.run.series import OfRank, RunSeries
 from governor.reports.run.unseen import EXPECTED, not_verified
 from governor.reports.run.windows import PARTS, Interval
@@ -34,6 +35,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
     Dollars are null where no price is known.
     """
     told, time = facts.told, _time(facts)
+    spoke = list(facts.series.spoke) if facts.series is not None else []
     return {
         "schema": SCHEMA,
         "run": facts.run,
@@ -58,7 +60,8 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "expected": {name: told.get(name) for name in EXPECTED},
         "throughput": _throughput(facts),
         "parts": _parts(facts.series),
-        "parts_of_rank": facts.series.lead if facts.series is not None else None,
+        "parts_of_rank": spoke[0] if len(spoke) == 1 else None,
+        "parts_of_ranks": spoke,
         "ranks": _ranks(facts.series),
         "gpus": _gpus(facts.series),
         "saves": {"count": facts.series.saves, "s": facts.series.save_s} if facts.series is not None else None,
@@ -144,11 +147,11 @@ def _of_a_step(series: RunSeries, part: str) -> str | None:
     mine_s = sums.part_s(part) / sums.steps
     told = f"{length(mine_s)} of a step of {length(sums.seconds / sums.steps)} on rank {most}" if mine_s > 0 else None
     if part == "checkpoint" and series.saves:
-        # The saves alone are the lead's. What a step told has the wait for an agreed step in it too.
+        # The saves alone are of whoever spoke for the run. What a step told has the wait for an agreed step in it too.
         one, length_s = series.saves == 1, length(series.save_s)
         saves = f"1 save, {length_s}" if one else f"{series.saves:,} saves, {length_s} in all"
         all_of_it = f"; with the wait for an agreed step, {told}" if told is not None else ""
-        return f"{saves} on rank {series.lead}{all_of_it}"
+        return f"{saves} on {ranks_text(series.spoke)}{all_of_it}"
     if part == "communication" and told is not None:
         return f"{told}, its wait for a late rank included"
     return told
@@ -183,13 +186,13 @@ def _stability(series: RunSeries | None) -> dict[str, Any] | None:
 
 
 def _parts(series: RunSeries | None) -> list[dict[str, Any]]:
-    """What a step of the lead rank went to, without the first step of each attempt. Communication is "of which"."""
+    """What a step of the run went to, without the first step of each attempt. Communication is "of which"."""
     if series is None or not series.windows.kept or not series.windows.told & set(PARTS):
         return []
     whole = sum(one.seconds for one in series.windows.kept)
     steps = sum(one.steps for one in series.windows.kept)
     totals = {name: series.windows.part_total_s(name) for name in PARTS if name in series.windows.told}
-    totals["other"] = max(0.0, whole - sum(totals.values()))
+    totals["other"] = max(0.0, rest_s(whole, totals.values(), steps))
     rows = [_part(name, total, whole, steps, series, of_which=False) for name, total in totals.items()]
     if "communication" in series.windows.told:
         total = series.windows.part_total_s("communication")

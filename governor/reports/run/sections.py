@@ -13,6 +13,7 @@ from governor.text.table import Head
 TIME_LINE_SHOWN: Final = 40
 SPIKES_SHOWN: Final = 10
 FIXES_SHOWN: Final = 3
+RANKS_NAMED: Final = 8
 ONCE: Final = frozenset({"start_up", "shut_down", "halt"})  # Causes that come once: no hour has more of them.
 RATE: Final = "$/HOUR: a cause's dollars, divided by all hours of the run."
 _OTHER: Final = (
@@ -188,7 +189,7 @@ def _parts(document: Document) -> Section:
         for one in document["parts"]
     ]  # fmt: skip
     heads = [Head("PART"), Head("A STEP", True), Head("SHARE", True), Head("MEDIAN OF WINDOWS (95 %)")]
-    whose = f"Of rank {document['parts_of_rank']}, without the first step of each attempt."
+    whose = f"Of {ranks_text(document['parts_of_ranks'])}, without the first step of each attempt."
     return Section("Step breakdown", [whose], Table(heads, rows))
 
 
@@ -347,6 +348,16 @@ def length(amount: float | None) -> str:
     if amount is None:
         return ""
     return f"{amount:,.4g} s" if amount >= 1 else f"{amount * 1000:.4g} ms"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0, 2 and 1`, in this order. At most so many are named as a reader looks at."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    named = [str(one) for one in ranks[:RANKS_NAMED]]
+    if len(ranks) > len(named):
+        named.append(f"{len(ranks) - len(named)} more")
+    return f"ranks {', '.join(named[:-1])} and {named[-1]}" if named else "no rank"
 
 
 def _number(value: float) -> str:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.parts import DATA, LOOP, RankSums, parts_of, whole_ns
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Ack, Bye, Event, Hello, PhaseChange, Step
+from governor.core.events.inputs import Ack, Bye, Disconnected, Event, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample
 from governor.core.events.step_parts import told_parts
-from governor.core.runs.ahead import StepsAhead
 from governor.core.runs.own_time import StepEnds
 from governor.reports.run.left_out import LeftOut
 from governor.reports.run.stability import Spread, Stability
 from governor.reports.run.windows import COMMUNICATION, PARTS, StepFigures, Windows
 from governor.text.binned import Line
 from governor.wire.recorded import is_exit, is_gap, is_halt, read_step
+from governor.wire.recordings.speaker import Speaker
 
 DURABLE: Final = "whole and durable"
 MARKS_MAX: Final = 200  # A reader does not read a thousand saves.
@@ -78,18 +78,26 @@ class Busy:
     total: float = 0.0
 
 
+class Told(NamedTuple):
+    """A step of one rank. `record`: its line in the recording, where no frame was made of it."""
+
+    step: Step
+    is_first: bool  # Of its rank, in its attempt.
+    record: Mapping[str, Any] | None = None
+
+
 @dataclass(slots=True)
 class RunSeries:
     """Pass each event to `see` and each of the recording's own notes to `note`, in their order.
 
-    `lead`: the rank whose steps are drawn and judged. All ranks of one step tell nearly the same. The last steps
-    before a halt may be another's (`core.runs.ahead`): they are drawn and judged, but in no sum of the lead's own time.
+    All ranks of one step tell nearly the same, so one speaks for the run (wire.recordings.speaker). What it tells, and
+    nothing else, is in the lines, the windows, the stability and the saves: each step once. `ranks`: each one's own.
     """
 
     began: MonoNs | None = None
     ended: MonoNs | None = None
     wall_ahead_ns: int = 0  # The wall clock minus the recording's.
-    lead: int | None = None
+    spoke: list[int] = field(default_factory=list)  # The ranks whose steps these are, the first one first.
     lines: dict[str, Line] = field(default_factory=dict)
     windows: Windows = field(default_factory=Windows)
     stability: Stability = field(default_factory=Stability)
@@ -115,12 +123,11 @@ class RunSeries:
     has_gpus: bool = False
     gpu_names: set[str] = field(default_factory=set)  # As the driver calls their kinds.
     has_slices: bool = False  # MIG.
-    _attempt: str | None = None
     # Of the ranks that are shown, and of the lead: who has stepped in this attempt. Of no other anything is told by it,
     # and a file may hold any number as a rank.
     _stepped: set[int] = field(default_factory=set)
     _ends: StepEnds = field(default_factory=StepEnds)
-    _ahead: StepsAhead[tuple[Mapping[str, Any], Step]] = field(default_factory=StepsAhead)  # Lines, and their times.
+    _speaker: Speaker[Told] = field(default_factory=Speaker)
     _tokens_per_step: int | None = None
     _piece: int = 0
     _save_began: MonoNs | None = None
@@ -135,11 +142,13 @@ class RunSeries:
         elif isinstance(event, GpuSample):
             self._gpus(event)
         elif isinstance(event, PhaseChange):
-            if event.rank == self.lead:
+            if self._speaker.leads(event.rank):
                 self._phase(event)
-        elif isinstance(event, Bye) and event.rank == self.lead:
+        elif isinstance(event, Disconnected):
+            self._follow_all(self._speaker.lost(event.connection))
+        elif isinstance(event, Bye) and self._speaker.leads(event.rank):
             self._end_save(event.at)
-        elif isinstance(event, Ack) and event.what == "saved" and event.rank in (self.lead, None):
+        elif isinstance(event, Ack) and event.what == "saved" and self._speaker.leads(event.rank):
             self._saved(event.at, event.step, DURABLE)
         if self.began is None:
             self.began = event.at
@@ -159,8 +168,9 @@ class RunSeries:
 
     def _end_save(self, at: MonoNs) -> None:
         if self._save_began is not None:
-            self._untimed_s += (at - self._save_began) / NS_PER_S
-            self.save_s += (at - self._save_began) / NS_PER_S
+            save_s = max(0, at - self._save_began) / NS_PER_S  # A step that was kept may be older.
+            self._untimed_s += save_s
+            self.save_s += save_s
             self._save_began = None
 
     def _save_of(self, step: Step, checkpoint_s: float) -> None:
@@ -187,12 +197,13 @@ class RunSeries:
             self.began = at
         told = dict(record)
         if is_gap(told):
+            self._follow_all(self._speaker.break_off())
             self.gaps += 1
             lines = record.get("lines")
             self.lost_lines += lines if type(lines) is int and 0 < lines < 2**40 else 0
             self._mark(at, "gap", "nothing was recorded from here until the next mark")
         elif is_halt(told):
-            self._till_verdict(at)
+            self._follow_all(self._speaker.verdict(at))
             self._mark(at, "halt", f"halt {record.get('incident', '')}", self.last_step)
         elif is_exit(told):
             self._mark(at, "exit", "the run's processes were gone", self.last_step)
@@ -218,20 +229,17 @@ class RunSeries:
 
     def _hello(self, hello: Hello) -> None:
         self.left_out.hello(hello)
-        if hello.attempt != self._attempt:
-            self._attempt = hello.attempt
+        is_new = hello.attempt != self._speaker.attempt
+        self._follow_all(self._speaker.hello(hello.attempt, hello.rank, hello.connection))
+        if is_new:
             self._save_began, self._untimed_s, self._is_save_told = None, 0.0, False
             self.attempts += 1
             self._stepped.clear()
-            self._ahead.begin()
             self.stability.new_attempt()
             self._piece += 1
             ranks = f"{hello.world_size} rank{'' if hello.world_size == 1 else 's'}"
             self._mark(hello.at, "attempt", f"attempt {self.attempts} began, {ranks}")
         self._ends.begin(hello.rank)
-        if self.lead is None or hello.rank < self.lead:
-            self.lead = hello.rank
-            self._stepped &= self.ranks.keys()
         self.hello, self.world_size = hello, hello.world_size
         self.parameters = hello.parameters or self.parameters
         self._tokens_per_step = hello.tokens_per_step or self._tokens_per_step
@@ -239,26 +247,26 @@ class RunSeries:
 
     def _step(self, step: Step) -> None:
         is_first = self._account(step)
-        if step.rank != self.lead:
-            return
         number = step.step if step.attempt_step is None else step.attempt_step
-        # What another rank told before a halt, and this one behind it, is drawn already. A log's steps may go back.
-        if self._ahead.lead(step.rank, number, step.at) or step.attempt_step is None:
+        is_shown = self._speaker.step(step.rank, number, step.at, Told(step, is_first))
+        # A log's steps may go back.
+        if is_shown or (step.attempt_step is None and self._speaker.leads(step.rank)):
             self._follow(step, is_first)
-        if step.checkpoint_s is not None:
-            self._save_of(step, min(step.checkpoint_s, step.step_s or step.checkpoint_s))
-        if step.step_s is not None and not is_first:
-            self.windows.add(_figures(step, step.step_s, self._tokens_of(step)))
 
-    def _till_verdict(self, at: MonoNs) -> None:
-        """The steps that the run was halted at, and the lead had not told yet."""
-        for record, line in self._ahead.till_verdict(at):
-            step = read_step(dict(record), line.at, self.hello.run if self.hello is not None else "")
-            if step is not None and self.lead is not None:
-                self._follow(self.left_out.whole(step, line), self.lead not in self._stepped)
+    def _follow_all(self, told: Iterable[Told]) -> None:
+        """Steps that another rank had told, and the one that spoke for the run could tell no more."""
+        for line, is_first, record in told:
+            step: Step | None = line
+            if record is not None:
+                step = read_step(dict(record), line.at, self.hello.run if self.hello is not None else "")
+                step = self.left_out.whole(step, line) if step is not None else None
+            if step is not None:
+                self._follow(step, is_first)
 
     def _follow(self, step: Step, is_first: bool) -> None:
-        """Draw and judge one step of the run."""
+        """Draw, judge and add up one step of the run."""
+        if step.rank not in self.spoke and len(self.spoke) < RANKS_SHOWN_MAX:
+            self.spoke.append(step.rank)
         ended = self._ends.of(step.rank, step.ended, step.at)
         at_s = max(0, ended - (step.at if self.began is None else self.began)) / NS_PER_S
         if self.last_step is not None and step.step <= self.last_step:
@@ -269,6 +277,8 @@ class RunSeries:
         for name, value in drawn.items():
             if value is not None:
                 self._draw(name, at_s, value)
+        if step.checkpoint_s is not None:
+            self._save_of(step, min(step.checkpoint_s, step.step_s or step.checkpoint_s))
         if step.step_s is None:
             return
         self._draw("step time, s", at_s, step.step_s)
@@ -281,32 +291,36 @@ class RunSeries:
                 self.step_s += step.step_s
                 self.gpu_s += step.step_s * (self.world_size or 0)
             self._draw("tokens per second", at_s, tokens / step.step_s)
+        if not is_first:
+            self.windows.add(_figures(step, step.step_s, tokens))
 
     def _tokens_of(self, step: Step) -> int | None:
         return step.tokens if step.tokens is not None else self._tokens_per_step
 
     def see_other(self, record: Mapping[str, Any]) -> bool:
-        """A step of another rank than the lead, as it stands in the recording. False: it is of the lead, or none.
+        """A step of another rank than the lead, as it stands in the recording. False: it may be the lead's, or is none.
 
         They are most of a recording, and of their figures times alone are told: no frame is made of them.
         """
         rank, step = record.get("rank"), record.get("step")
-        if type(rank) is not int or type(step) is not int or self.lead is None or rank <= self.lead:
+        lead = self._speaker.lead
+        if type(rank) is not int or type(step) is not int or lead is None or rank <= lead:
             return False
         loss = record.get("loss")
         if isinstance(loss, str):
             self.stability.see_broken(step)
         line = self.left_out.line(record, rank, step)
-        self._account(line)
-        number = record.get("attempt_step")
-        self._ahead.other(rank, number if type(number) is int else step, line.at, (record, line))
+        is_first, number = self._account(line), record.get("attempt_step")
+        self._speaker.step(rank, number if type(number) is int else step, line.at, Told(line, is_first, record))
         return True
 
     def _account(self, step: Step) -> bool:
         """Add it to its rank's sums, the same way whoever told it. Returns whether it is its attempt's first."""
         is_first = step.rank not in self._stepped
         sums = self._of_rank(step.rank)
-        if sums is not None or step.rank == self.lead:
+        if is_first and (sums is not None or self._speaker.leads(step.rank)):
+            if sums is None:
+                self._stepped &= self.ranks.keys()
             self._stepped.add(step.rank)
         if sums is not None and step.step_s is not None and not is_first:
             sums.seconds += step.step_s

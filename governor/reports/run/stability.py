@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.events.inputs import Step
-from governor.core.runs.ahead import AHEAD_MAX
+from governor.wire.recordings.speaker import AHEAD_MAX
 
 # A spike is above the median of so many values before it, by so many times their usual spread.
 USUAL_OF: Final = 100
@@ -142,7 +142,7 @@ class LossScale:
 
 @dataclass(slots=True)
 class Stability:
-    """Of one rank's steps, in their order. A loss that is no number counts of any rank."""
+    """Of the run's steps, in their order. A loss that is no number counts of any rank."""
 
     steps: int = 0
     skipped: int = 0  # Updates that the optimizer left out.

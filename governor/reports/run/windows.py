@@ -73,7 +73,7 @@ class Window:
 
 @dataclass(slots=True)
 class Windows:
-    """Of one rank's steps, without the first one of each attempt: what that took is no pace."""
+    """Of the run's steps, each as one rank tells it. Without the first one of each attempt: that is no pace."""
 
     kept: list[Window] = field(default_factory=list)
     told: set[str] = field(default_factory=set)  # The parts of which any step told.

@@ -34,8 +34,8 @@ def wall(second: float) -> int:
     return round((WALL_S + second) * NS_PER_S)
 
 
-def hello(second: float, rank: int = 0, attempt: str = "a1") -> ReceivedFrame:
-    fields = {"seq": 1, "run": RUN, "attempt": attempt, "local_rank": rank, "world_size": 2, "signal": 0}
+def hello(second: float, rank: int = 0, attempt: str = "a1", world_size: int = 2) -> ReceivedFrame:
+    fields = {"seq": 1, "run": RUN, "attempt": attempt, "local_rank": rank, "world_size": world_size, "signal": 0}
     packet = encode({**head("hello", rank, at(second)), **fields})
     return ReceivedFrame(at(second), ConnectionId(7 + rank), packet, ProcessId(40 + rank, 9, "b"))
 

@@ -35,7 +35,7 @@ def test_so_many_ranks_as_a_node_has_are_kept() -> None:
 
 
 def test_a_report_draws_the_steps_of_one_look_apart() -> None:
-    series = RunSeries(began=MonoNs(0), lead=0)
+    series = RunSeries(began=MonoNs(0))
     for number in range(1, 5):
         ended = MonoNs(S + number * 50_000_000)
         series.see(Step(MonoNs(2 * S), ConnectionId(1), "run", 0, number, loss=2.0, ended=ended))

@@ -180,6 +180,8 @@ def evidence_of(cause: str, facts: RunFacts) -> str:
 def test_evidence_of_data_names_the_rank_that_starves() -> None:
     facts = whole_run()
     assert facts.series is not None
+    for rank in (0, 1):
+        facts.series.see(hello(300, rank))  # Behind its gap.
     for number in range(200, 300):
         facts.series.see_other({"rank": 1, "step": number, "step_s": 2.0, "data_s": 1.4, "forward_s": 0.2})
     assert "s on rank 1" in evidence_of("data_starvation", facts)

@@ -1,0 +1,1 @@
+"""What several readers of a run's recording must understand alike, though each keeps something else of it."""

@@ -45,7 +45,7 @@ class Speaker(Generic[Kept]):
         found = []
         if attempt != self.attempt:
             found = self.break_off()
-            self.attempt, self._told, self._newest = attempt, None, None
+            self.attempt, self._told = attempt, None
         for other in self._of(connection):
             del self._connections[other]  # One connection is one process: it has another rank now.
         if rank in self._connections or len(self._connections) < RANKS_MAX:
@@ -92,7 +92,7 @@ class Speaker(Generic[Kept]):
     def _elect(self) -> list[Kept]:
         """The lowest connected rank speaks. Returns what it has told and the one before it had not."""
         before, self.lead = self.lead, min(self._connections, default=None)
-        if before in (None, self.lead):
+        if self.lead == before:
             return []
         return self._take(tuple(self._kept) if self.lead is None else (self.lead,))
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from governor.cli.main import cli
 from governor.core.base.identity import ConnectionId
+from governor.core.events.step_parts import rest_s
 from governor.wire import recording
 from governor.wire.recording import ReceivedFrame
 from tests.unit.exports.exported import RUN, at, hello, leave_recording, read_lines, step
@@ -113,3 +114,11 @@ def test_parts_that_fill_a_step_leave_nothing(state: Path) -> None:
     leave_recording(state, RUNS["whole"][0])
     other = next(one for one in told("report", RUN)["parts"] if one["part"] == "other")
     assert other["s"] == other["share"] == 0.0
+
+
+def test_what_sums_of_floats_leave_of_a_step_is_none() -> None:
+    assert 0.1 + 0.2 > 0.3
+    assert rest_s(0.3, (0.1, 0.2)) == rest_s(1.0, (0.1,) * 10) == 0.0
+    assert rest_s(2.0, (2.0 - 3e-9,), 2) > 0.0
+    assert rest_s(2.0, (2.0 - 1e-9,), 2) == 0.0
+    assert rest_s(1.0, (1.5,)) == -0.5

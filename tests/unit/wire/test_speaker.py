@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from governor.core.runs.state import RANKS_MAX
@@ -96,6 +98,24 @@ def test_the_last_steps_before_a_break_are_shown_and_no_number_reaches_over_it(e
     assert run.shown[3:] == ([(0, 1)] if ending == "attempt" else []), "an attempt counts anew"
 
 
+def test_between_a_gap_and_the_next_hello_each_rank_speaks_and_a_step_is_told_once() -> None:
+    run = Run(0, 1)
+    run.step(0, 1)
+    run.speaker.break_off()
+    for rank in (1, 0):
+        run.step(rank, 2)
+    assert run.shown == [(0, 1), (1, 2)]
+
+
+def test_steps_of_several_ranks_are_shown_in_their_order() -> None:
+    run = Run(0, 1, 2)
+    run.step(0, 1)
+    run.step(1, 3, 4)
+    run.step(2, 2, 3)
+    run.shown += run.speaker.break_off()
+    assert run.shown == [(0, 1), (2, 2), (1, 3), (1, 4)]
+
+
 def test_a_connection_that_has_another_rank_now_does_not_hold_the_old_one() -> None:
     run = Run(0, 1)
     run.step(1, 1)
@@ -146,9 +166,17 @@ def test_a_step_of_the_lead_is_the_newest_one_too() -> None:
 
 
 def test_whatever_a_file_has_as_ranks_it_takes_no_more_room() -> None:
-    run = Run(*range(RANKS_MAX + 9))
-    for rank in range(1, 2 * RANKS_MAX):
-        run.step(rank, *range(1, AHEAD_MAX + 9))
-    run.lost(*range(1, 2 * RANKS_MAX), 0)
-    assert [number for _, number in run.shown] == list(range(9, AHEAD_MAX + 9)), "the newest ones"
-    assert not run.speaker.leads(0) or run.speaker.lead is None
+    def room(ranks: int, steps: int) -> int:
+        run = Run(*range(1_000, 1_000 + ranks))
+        for rank in range(1_001, 1_000 + ranks):
+            run.step(rank, *range(1_000, 1_000 + steps))
+        assert run.shown == []
+        return len(pickle.dumps(run.speaker))
+
+    assert room(2 * RANKS_MAX, AHEAD_MAX) == room(3 * RANKS_MAX, AHEAD_MAX)
+    assert room(2, AHEAD_MAX) == room(2, 2 * AHEAD_MAX)
+
+
+def test_of_ranks_beyond_a_nodes_the_hellos_and_the_steps_of_the_first_ones_count() -> None:
+    run = Run(*range(RANKS_MAX, 0, -1), 0)
+    assert run.speaker.lead == 1

@@ -90,10 +90,8 @@ class Speaker(Generic[Kept]):
         return [rank for rank, own in self._connections.items() if own == connection] if connection is not None else []
 
     def _elect(self) -> list[Kept]:
-        """The lowest connected rank speaks. Returns what it has told and the one before it had not."""
-        before, self.lead = self.lead, min(self._connections, default=None)
-        if self.lead == before:
-            return []
+        """The lowest connected rank speaks. Returns what a new one has told and the one before it had not."""
+        self.lead = min(self._connections, default=None)
         return self._take(tuple(self._kept) if self.lead is None else (self.lead,))
 
     def _take(self, ranks: Collection[int]) -> list[Kept]:

@@ -7,7 +7,7 @@ Each charge of a run is cut where its recording begins and ends and where a poli
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -196,6 +196,12 @@ class RunBill:
     bill: Bill
     recording: RecordingFacts | None = None
     halts: Mapping[str, PolicyHalts] = field(default_factory=dict)
+    unpriced_ns: DurationNs = DurationNs(0)  # Of its time, what no price is known for.
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it is known what it cost. Without a price nothing is charged: the ledger's 0 is unknown then."""
+        return self.bill.total_usd_micros != 0 or not self.unpriced_ns
 
     def before_usd_micros(self, policy: str) -> int:
         """Of what is recorded, what this policy would have spent all the same."""
@@ -226,6 +232,7 @@ class RuleSum:
     healthy: int = 0  # Of healthy runs.
     troubled: int = 0
     after_usd_micros: int = 0
+    is_priced: bool = False  # It is known of one of them what it cost.
 
 
 def sums_by_rule(runs: Iterable[RunBill], policies: Sequence[str]) -> list[RuleSum]:
@@ -240,10 +247,18 @@ def sums_by_rule(runs: Iterable[RunBill], policies: Sequence[str]) -> list[RuleS
                 one.healthy += run.ending.role == HEALTHY
                 one.troubled += run.ending.role == TROUBLED
                 one.after_usd_micros += after
+                one.is_priced |= run.is_priced
     place = {policy: number for number, policy in enumerate(policies)}
     return sorted(sums.values(), key=lambda one: (place[one.policy], -one.after_usd_micros, one.rule, one.mode))
 
 
-def after_by_role(runs: Iterable[RunBill], policy: str, role: str) -> int:
-    """Micro-dollars after the halts of the runs that have this role."""
-    return sum(sum(run.after_usd_micros(policy)) for run in runs if run.ending.role == role)
+def after_by_role(runs: Iterable[RunBill], policy: str, role: str) -> int | None:
+    """Micro-dollars after the halts of the runs that have this role. None: nobody knows what any of these cost."""
+    its = [run for run in runs if run.ending.role == role]
+    halted = [run for run in its if run.after_usd_micros(policy)]
+    return known_total(halted, lambda run: sum(run.after_usd_micros(policy)))
+
+
+def known_total(runs: Sequence[RunBill], amount: Callable[[RunBill], int]) -> int | None:
+    """The sum over the runs of which is known what they cost. None where that is known of none of them."""
+    return sum(map(amount, runs)) if not runs or any(run.is_priced for run in runs) else None

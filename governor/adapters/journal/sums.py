@@ -21,6 +21,7 @@ from governor.adapters.journal.reader import (
     paged,
     reading,
     refuse,
+    shown,
     unreadable,
     waiting_in,
     window_of,
@@ -145,3 +146,26 @@ def _line(cells: Sequence[Any]) -> tuple[Line, bool]:
     if type(price) is not int:
         raise ValueError("its price is no whole number")
     return Line(LineKind(kind), name, Unit(unit), price, source, as_of), bool(reconstructed)
+
+
+# --- time that nobody charged for ----------------------------------------------------------------------------
+
+# Of a run that is gone from the table nothing is known any more but its charges.
+_UNPRICED: Final = """
+SELECT known.run, json_extract(snapshot, '$.unpriced_ns') FROM
+  (SELECT run, CASE WHEN json_valid(snapshot) THEN snapshot ELSE '{}' END AS snapshot FROM runs) AS known
+WHERE json_extract(snapshot, '$.unpriced_ns') > 0
+AND coalesce(json_extract(snapshot, '$.wall_ns'), :since) >= :since
+AND coalesce((SELECT min(wall_ns) FROM journal WHERE journal.run = known.run), :since) < :until"""
+
+
+def read_unpriced(path: str, since: int | None = None, until: int | None = None) -> dict[str, int]:
+    """By run, for how many nanoseconds of its time no price was known: it is in the ledger with no charge, or too few.
+
+    Of runs that were heard of in that wall time. Raises `ChargesUnreadable`.
+    """
+    with reading(path) as connection:
+        if not has_table(connection, "journal"):
+            return {}
+        rows = connection.execute(_UNPRICED, window_of(since, until))
+        return {shown(run): unpriced_ns for run, unpriced_ns in rows if type(unpriced_ns) is int}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from governor.cli.common import ExitCode, Failed, settings_from
-from governor.core.base.units import parse_duration, parse_utc, utc_text
+from governor.core.base.units import DurationNs, format_duration, parse_duration, parse_utc, utc_text
 from governor.core.money.charges import UNALLOCATED, Charge
 from governor.core.money.expected import WindowRow
 from governor.core.money.reports.cost import Sum, clip
@@ -25,6 +25,7 @@ NOTHING_YET: Final = (
     "nothing charged yet in {state_dir}: start a governor that knows its price, for example "
     "`costgov run --price 22 -- CMD` (doctor says which price it knows)"
 )
+UNPRICED_TOLD_MAX: Final = 10  # --json has all.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -160,6 +161,33 @@ def sums_of(path: str, scope: Scope, by: str, unread: Unread) -> list[Sum]:
     with noting_unreadable(unread, path):  # What was read before an error stays.
         sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
     return sums
+
+
+def unpriced_in(state_dir: Path, scope: Scope, unread: Unread) -> dict[str, DurationNs]:
+    """By run of the scope, for how long no price was known of it. Without a charge beside that its spend is unknown."""
+    from governor.adapters.journal.sums import read_unpriced
+
+    found: dict[str, DurationNs] = {}
+    for path in journals_in(state_dir):
+        with noting_unreadable(unread, path):
+            for run, unpriced_ns in read_unpriced(path, scope.since, scope.until).items():
+                if not scope.runs or run in scope.runs:
+                    # A run that goes on in another journal brings along what it had.
+                    found[run] = max(DurationNs(unpriced_ns), found.get(run, DurationNs(0)))
+    return dict(sorted(found.items()))
+
+
+def unpriced_notes(unpriced: Mapping[str, DurationNs], charged: Collection[str]) -> list[str]:
+    """A line of each run that had no price, or not always. `charged`: the runs that were charged something."""
+    from governor.text.table import plain
+
+    lines = [
+        f"{plain(run)}: for {format_duration(unpriced_ns)} no price was known: "
+        + ("more was spent on it than is here" if run in charged else "what it cost is unknown, and in no sum")
+        for run, unpriced_ns in unpriced.items()
+    ]
+    more = len(lines) - UNPRICED_TOLD_MAX
+    return lines if more <= 0 else [*lines[:UNPRICED_TOLD_MAX], f"and {more} more runs without a price"]
 
 
 def runs_of_name(sums: Mapping[str, Sequence[Sum]]) -> dict[str, int]:

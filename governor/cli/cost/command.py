@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
@@ -26,8 +26,10 @@ from governor.cli.cost.charges import (
     state_dir_of,
     sums_of,
     tell_unknown,
+    unpriced_in,
+    unpriced_notes,
 )
-from governor.core.base.units import NS_PER_HOUR, utc_text
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, utc_text
 from governor.core.money.charges import Unit
 from governor.core.money.reports.cost import (
     RECONSTRUCTED,
@@ -92,7 +94,15 @@ def cost(
         except ValueError as error:
             raise click.UsageError(f"--by: {error}") from error
         several = runs_of_name(sums) if by == "run" or runs else {}
-        _show(groups, by, scope, unread, state_dir, several, as_json=as_json, as_csv=as_csv)
+        charged = {one.charge.payer.run for own in sums.values() for one in own}
+        unpriced = unpriced_in(state_dir, scope, unread)
+        groups += [Group(run, is_priced=False) for run in unpriced if by == "run" and run not in charged]
+        notes = _notes(several, unpriced, charged)
+        if as_json:
+            told = {"runs_of_name": several or None, "unpriced_s": _seconds(unpriced) or None}
+            print_json({**_document(groups, by, scope, unread.count), **told})
+        else:
+            _show(groups, by, scope, unread, state_dir, notes, as_csv=as_csv)
     unread.end()
     tell_unknown(state_dir, scope, unread)
 
@@ -113,25 +123,38 @@ def _uncollected() -> Iterator[None]:
 
 
 def _show(
-    groups: Sequence[Group], by: str, scope: Scope, unread: Unread, state_dir: Path, several: Mapping[str, int],
-    *, as_json: bool, as_csv: bool,
+    groups: Sequence[Group], by: str, scope: Scope, unread: Unread, state_dir: Path, notes: Sequence[str], *,
+    as_csv: bool,
 ) -> None:  # fmt: skip
-    if as_json:
-        print_json({**_document(groups, by, scope, unread.count), "runs_of_name": several or None})
-    elif as_csv:
+    if as_csv:
         _print_csv(groups, by)
     elif groups:
-        _print_table(groups, by, several)
+        _print_table(groups, by, notes)
+    elif notes:
+        click.echo("\n".join(notes))
     elif not unread.count:
         asked = scope.text()
         click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
 
 
+def _notes(
+    several: Mapping[str, int], unpriced: Mapping[str, DurationNs], charged: Collection[str]
+) -> list[str]:  # fmt: skip
+    from governor.text.table import plain
+
+    together = [f"{plain(name)}: {count} runs of this name, together" for name, count in several.items()]
+    return [*together, *unpriced_notes(unpriced, charged)]
+
+
+def _seconds(unpriced: Mapping[str, DurationNs]) -> dict[str, str]:
+    return {run: decimal_text(unpriced_ns, NS_PER_S, 6) for run, unpriced_ns in unpriced.items()}
+
+
 # --- for people
 
 
-def _print_table(groups: Sequence[Group], by: str, several: Mapping[str, int]) -> None:
-    from governor.text.table import Head, plain, render_rows
+def _print_table(groups: Sequence[Group], by: str, told: Sequence[str]) -> None:
+    from governor.text.table import Head, render_rows
 
     total = sum_of(groups)
     marked = total.reconstructed_usd_micros > 0
@@ -142,16 +165,23 @@ def _print_table(groups: Sequence[Group], by: str, several: Mapping[str, int]) -
     heads += [Head("PRICE"), Head("SOURCE", may_wrap=True)]
     shown = [*groups, total]
     columns = [[group.key for group in shown]]
-    columns += [[_quantity(one) if of_lines else decimal_text(one.node_ns, NS_PER_HOUR, 2) for one in shown]]
-    columns += [_dollars([group.usd_micros for group in groups]), _shares(shown, total)]
+    columns += [[_quantity(one) if of_lines else _hours(one) for one in shown]]
+    columns += [_amounts(groups), _shares(shown, total)]
     if marked:
         dollars = _dollars([group.reconstructed_usd_micros for group in groups])
         columns += [[text if one.reconstructed_usd_micros else "-" for one, text in zip(shown, dollars, strict=True)]]
     columns += [[_prices(group) for group in shown], [_sources(group) for group in shown]]
     rows = list(zip(*columns, strict=True))
     notes = [f"reconstructed: {RECONSTRUCTED}"] if marked else []
-    notes += [plain(f"{name}: {count} runs of this name, together") for name, count in several.items()]
+    notes += told
     click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
+
+
+def _amounts(groups: Sequence[Group]) -> list[str]:
+    """What nobody knows is a "-", and so is the sum where nothing else is there."""
+    known = iter(_dollars([group.usd_micros for group in groups if group.is_priced]))
+    texts = [next(known) if group.is_priced else "-" for group in groups]
+    return [*texts, next(known) if sum_of(groups).is_priced else "-"]
 
 
 def _dollars(micros: Sequence[int]) -> list[str]:
@@ -163,7 +193,12 @@ def _dollars(micros: Sequence[int]) -> list[str]:
 def _shares(groups: Sequence[Group], total: Group) -> list[str]:
     if not total.usd_micros:
         return ["-" for _ in groups]
-    return [f"{decimal_text(100 * group.usd_micros, total.usd_micros, 1)}%" for group in groups]
+    shares = (f"{decimal_text(100 * group.usd_micros, total.usd_micros, 1)}%" for group in groups)
+    return [share if group.is_priced else "-" for share, group in zip(shares, groups, strict=True)]
+
+
+def _hours(group: Group) -> str:
+    return decimal_text(group.node_ns, NS_PER_HOUR, 2) if group.is_priced else "-"
 
 
 def _quantity(group: Group) -> str:
@@ -215,15 +250,18 @@ _OF_A_GROUP: Final = ("key", "share", "quantity", "unit", "price_usd_min", "pric
 
 
 def _record(group: Group, total: Group, by: str) -> dict[str, Any]:
-    """Amounts are decimal strings: readers parse a JSON number as a float. `quantity`: of one line alone, in `unit`."""
+    """Amounts are decimal strings: readers parse a JSON number as a float. `quantity`: of one line alone, in `unit`.
+
+    `usd` is null of a run whose price nobody knew: no hour of it was charged.
+    """
     of_line = group.unit if by == "line" else None
     low, high = group.price_min_usd_micros, group.price_max_usd_micros
     return {
         "key": group.key,
         "hours": decimal_text(group.node_ns, NS_PER_HOUR, 6),
         "node_time_ns": group.node_ns,
-        "usd": exact_usd(group.usd_micros),
-        "share": decimal_text(group.usd_micros, total.usd_micros, 6) if total.usd_micros else None,
+        "usd": exact_usd(group.usd_micros) if group.is_priced else None,
+        "share": decimal_text(group.usd_micros, total.usd_micros, 6) if total.usd_micros and group.is_priced else None,
         "reconstructed_usd": exact_usd(group.reconstructed_usd_micros),
         "quantity": decimal_text(group.quantity, of_line.base_units, 6) if of_line is not None else None,
         "unit": None if group.unit is None else group.unit.value,

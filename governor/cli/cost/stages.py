@@ -23,6 +23,8 @@ from governor.cli.cost.charges import (
     state_dir_of,
     sums_of,
     tell_unknown,
+    unpriced_in,
+    unpriced_notes,
     windows_of,
 )
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, format_duration, per_mtok_text, utc_text
@@ -82,7 +84,9 @@ def stages(
         _print_csv(rows)
     elif not rows:
         asked = scope.text()
-        if not unread.count:
+        if unpriced := unpriced_notes(unpriced_in(state_dir, scope, unread), ()):
+            click.echo("\n".join(unpriced))
+        elif not unread.count:
             click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
     elif as_md:
         _print_markdown(rows)

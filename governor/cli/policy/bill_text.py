@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from governor.cli.cost.charges import unpriced_notes
 from governor.cli.policy.played import UNKNOWN, table
 from governor.core.base.units import NS_PER_S, format_duration, utc_text
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.reports.cost import UNALLOCATED_ROW, exact_usd, whole_cents
-from governor.replay.bills import HEALTHY, TROUBLED, RecordingFacts, RunBill, after_by_role, sums_by_rule
+from governor.replay.bills import HEALTHY, TROUBLED, RecordingFacts, RunBill, after_by_role, known_total, sums_by_rule
 from governor.text.screen import Screen, shown_lines
 from governor.text.table import Head, plain, render_rows
 from trainer_shim.wire import worded
@@ -39,17 +40,9 @@ class Told:
     def names(self) -> list[str]:
         return [policy.name for policy in self.policies]
 
-    @property
-    def total_usd_micros(self) -> int:
-        return sum(run.bill.total_usd_micros for run in self.runs)
-
-    @property
-    def recorded_usd_micros(self) -> int:
-        return sum(run.bill.recorded_usd_micros for run in self.runs)
-
-    @property
-    def unrecorded_usd_micros(self) -> int:
-        return sum(run.bill.unrecorded_usd_micros for run in self.runs)
+    def total(self, amount: Callable[[RunBill], int]) -> int | None:
+        """Over all runs, without those of which nobody knows it."""
+        return known_total(self.runs, amount)
 
 
 def comparisons(told: Told) -> list[dict[str, Any]]:
@@ -76,15 +69,16 @@ def bill_text(told: Told, screen: Screen) -> str:
         tables += [_halts(found, screen, several=len(told.policies) > 1), _rules(told, screen)]
     else:
         tables += ["no run would have been halted\n"]
-    notes = [line for note in ((UP_TO, LEFT_OUT) if found else (LEFT_OUT,)) for line in shown_lines(note, screen)]
+    said = [*([UP_TO] if found else []), LEFT_OUT, *_unpriced(told)]
+    notes = [line for note in said for line in shown_lines(note, screen)]
     return "\n".join([*tables, table(comparisons(told), screen), "\n".join(notes) + "\n"])
 
 
 def _runs(told: Told, screen: Screen) -> str:
     heads = [Head("RUN", may_wrap=True), Head("ENDED", may_wrap=True), Head("SPENT", is_number=True)]
     heads += [Head("RECORDED", is_number=True), Head("RECORDING", may_wrap=True)]
-    spent = _dollars([run.bill.total_usd_micros for run in told.runs])
-    recorded = _dollars([run.bill.recorded_usd_micros for run in told.runs])
+    spent = _dollars([_of(run, run.bill.total_usd_micros) for run in told.runs])
+    recorded = _dollars([_of(run, run.bill.recorded_usd_micros) for run in told.runs])
     names = [*(_name(run.run) for run in told.runs), "total"]
     endings = [*(plain(run.ending.text) for run in told.runs), ""]
     notes = [*(_lacks(run.recording) for run in told.runs), ""]
@@ -96,8 +90,8 @@ def _halts(found: Sequence[tuple[RunBill, str, Sequence[FirstHalt]]], screen: Sc
     heads = [Head("POLICY", may_wrap=True)] if several else []
     heads += [Head("RUN", may_wrap=True), Head("FIRST HALT", may_wrap=True), Head("STEP", is_number=True)]
     heads += [Head("AT"), Head("BEFORE", is_number=True), Head("AFTER", is_number=True)]
-    before = _dollars_by([(policy, run.before_usd_micros(policy)) for run, policy, _ in found])
-    after = _dollars_by([(policy, sum(run.after_usd_micros(policy))) for run, policy, _ in found])
+    before = _dollars_by([(policy, _of(run, run.before_usd_micros(policy))) for run, policy, _ in found])
+    after = _dollars_by([(policy, _of(run, sum(run.after_usd_micros(policy)))) for run, policy, _ in found])
     rows = []
     for (run, policy, halts), spent, saved in zip(found, before, after, strict=True):
         first, more = halts[0].verdict, len(halts) - 1
@@ -114,7 +108,7 @@ def _rules(told: Told, screen: Screen) -> str:
     heads = [Head("POLICY", may_wrap=True)] if several else []
     heads += [Head("RULE", may_wrap=True), Head("HALTS", is_number=True), Head("OF HEALTHY RUNS", is_number=True)]
     heads += [Head("AFTER", is_number=True)]
-    after = _dollars_by([(one.policy, one.after_usd_micros) for one in sums])
+    after = _dollars_by([(one.policy, one.after_usd_micros if one.is_priced else None) for one in sums])
     rows = []
     for one, saved in zip(sums, after, strict=True):
         cells = [_rule(one.rule, one.mode), str(one.halts), str(one.healthy), saved]
@@ -146,13 +140,28 @@ def _lacks(facts: RecordingFacts | None) -> str:
     return "; ".join(part for part in parts if part) or "without gaps"
 
 
-def _dollars(micros: Sequence[int]) -> list[str]:
-    """The rows of a column as $1,234.57, and the total to which they add up."""
-    cents = whole_cents(micros)
-    return [f"{'-' if cent < 0 else ''}${abs(cent) // 100:,}.{abs(cent) % 100:02}" for cent in [*cents, sum(cents)]]
+def _of(run: RunBill, micros: int) -> int | None:
+    return micros if run.is_priced else None
 
 
-def _dollars_by(amounts: Sequence[tuple[str, int]]) -> list[str]:
+def _unpriced(told: Told) -> list[str]:
+    """Which runs a "-" is of, and of which more was spent than is here."""
+    times = {run.run: run.unpriced_ns for run in told.runs if run.unpriced_ns}
+    return unpriced_notes(times, [run.run for run in told.runs if run.is_priced])
+
+
+def _dollars(micros: Sequence[int | None]) -> list[str]:
+    """The rows of a column as $1,234.57, and the total to which they add up. What nobody knows is a "-"."""
+    known = [amount for amount in micros if amount is not None]
+    cents = whole_cents(known)
+    texts = iter(
+        [f"{'-' if cent < 0 else ''}${abs(cent) // 100:,}.{abs(cent) % 100:02}" for cent in [*cents, sum(cents)]]
+    )
+    rows = [UNKNOWN if amount is None else next(texts) for amount in micros]
+    return [*rows, next(texts) if known or not micros else UNKNOWN]
+
+
+def _dollars_by(amounts: Sequence[tuple[str, int | None]]) -> list[str]:
     """The rows of a column of several policies. Those of one policy add up to its sum."""
     shown = {policy: iter(_dollars([amount for its, amount in amounts if its == policy])) for policy in dict(amounts)}
     return [next(shown[policy]) for policy, _ in amounts]
@@ -173,7 +182,7 @@ def bill_lines(told: Told) -> Iterator[str]:
             "halts": one.halts,
             "healthy": one.healthy,
             "troubled": one.troubled,
-            "after_usd": exact_usd(one.after_usd_micros),
+            "after_usd": _exact(one.after_usd_micros if one.is_priced else None),
         })  # fmt: skip
     for row in comparisons(told):
         yield _json({"comparison": {**row, **_sums_of(told, row["policy"])}})
@@ -182,20 +191,25 @@ def bill_lines(told: Told) -> Iterator[str]:
             "since": None if told.since is None else utc_text(told.since),
             "runs": len(told.runs),
             "recordings": sum(run.recording is not None for run in told.runs),
-            "ledger_usd": exact_usd(told.total_usd_micros),
-            "recorded_usd": exact_usd(told.recorded_usd_micros),
-            "unrecorded_usd": exact_usd(told.unrecorded_usd_micros),
+            "ledger_usd": _exact(told.total(lambda run: run.bill.total_usd_micros)),
+            "recorded_usd": _exact(told.total(lambda run: run.bill.recorded_usd_micros)),
+            "unrecorded_usd": _exact(told.total(lambda run: run.bill.unrecorded_usd_micros)),
+            "unpriced_runs": sum(not run.is_priced for run in told.runs),
             "unreadable": told.unreadable,
         }
     })  # fmt: skip
 
 
-def _sums_of(told: Told, policy: str) -> dict[str, str]:
-    enforced = sum(sum(run.after_usd_micros(policy, enforced=True)) for run in told.runs)
+def _exact(micros: int | None) -> str | None:
+    """None: nobody knows it."""
+    return None if micros is None else exact_usd(micros)
+
+
+def _sums_of(told: Told, policy: str) -> dict[str, str | None]:
     return {
-        "before_usd": exact_usd(sum(run.before_usd_micros(policy) for run in told.runs)),
-        "after_usd": exact_usd(sum(sum(run.after_usd_micros(policy)) for run in told.runs)),
-        "after_enforced_usd": exact_usd(enforced),
+        "before_usd": _exact(told.total(lambda run: run.before_usd_micros(policy))),
+        "after_usd": _exact(told.total(lambda run: sum(run.after_usd_micros(policy)))),
+        "after_enforced_usd": _exact(told.total(lambda run: sum(run.after_usd_micros(policy, enforced=True)))),
     }
 
 
@@ -205,9 +219,10 @@ def _run_row(run: RunBill, policies: Sequence[Policy]) -> dict[str, Any]:
         "run": run.run,
         "ended": run.ending.text,
         "role": run.ending.role,
-        "ledger_usd": exact_usd(bill.total_usd_micros),
-        "recorded_usd": exact_usd(bill.recorded_usd_micros),
-        "unrecorded_usd": exact_usd(bill.unrecorded_usd_micros),
+        "ledger_usd": _exact(_of(run, bill.total_usd_micros)),
+        "recorded_usd": _exact(_of(run, bill.recorded_usd_micros)),
+        "unrecorded_usd": _exact(_of(run, bill.unrecorded_usd_micros)),
+        "unpriced_s": run.unpriced_ns / NS_PER_S,
         "recording": None if facts is None else {
             "records": facts.records,
             "gaps": facts.gaps,
@@ -233,13 +248,13 @@ def _policy_row(run: RunBill, policy: str) -> dict[str, Any]:
                 "step": halt.verdict.step,
                 "t": halt.verdict.t,
                 "at": utc_text(halt.after.since),
-                "after_usd": exact_usd(spent),
+                "after_usd": _exact(_of(run, spent)),
             }
             for halt, spent in zip(run.halts[policy].of_all, after, strict=True)
         ],
-        "before_usd": exact_usd(run.before_usd_micros(policy)),
-        "after_usd": exact_usd(sum(after)),
-        "after_enforced_usd": exact_usd(sum(run.after_usd_micros(policy, enforced=True))),
+        "before_usd": _exact(_of(run, run.before_usd_micros(policy))),
+        "after_usd": _exact(_of(run, sum(after))),
+        "after_enforced_usd": _exact(_of(run, sum(run.after_usd_micros(policy, enforced=True)))),
     }
 
 

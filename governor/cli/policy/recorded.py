@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.common import ExitCode, Failed, config_option, settings_from
-from governor.cli.cost.charges import Scope, Unread, charges_in, journals_in, noting_unreadable, since_option
+from governor.cli.cost.charges import (
+    Scope,
+    Unread,
+    charges_in,
+    journals_in,
+    noting_unreadable,
+    since_option,
+    unpriced_in,
+)
 from governor.cli.policy.bill_text import Told, bill_lines, bill_text
 from governor.cli.policy.played import complain_plainly, load_each, note_unreachable_ceilings
 from governor.core.base.identity import RUN_NAME
-from governor.core.base.units import UsdMicros, utc_text
+from governor.core.base.units import DurationNs, UsdMicros, utc_text
 from governor.core.money.charges import UNALLOCATED
 from governor.replay.bills import (
     NO_MARKS,
@@ -236,6 +244,7 @@ def _joined(played: _Recordings, state_dir: Path, scope: Scope, unread: Unread) 
     bills = {run: Bill(spans, cut_off(played.halts.get(run, {}))) for run, spans in played.spans.items()}
     for charge in charges_in(state_dir, scope, unread):
         bills.setdefault(charge.payer.run, Bill()).add(charge)
+    unpriced = unpriced_in(state_dir, scope, unread)
     runs = [
         RunBill(
             run,
@@ -243,6 +252,7 @@ def _joined(played: _Recordings, state_dir: Path, scope: Scope, unread: Unread) 
             bill,
             played.facts.get(run),
             played.halts.get(run, {}),
+            unpriced.get(run, DurationNs(0)),
         )
         for run, bill in bills.items()
     ]

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.journal.db import Database
 from governor.cli.common import ExitCode
-from governor.core.base.units import NS_PER_HOUR, utc_text
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, parse_utc, utc_text
 from governor.core.money.charges import Payer
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import a_month, charge, write_ledger
+from tests.unit.replay.recorded_file import run_entries, run_row
 
 SPENT = Decimal(sum(one.usd_micros for one in a_month())) / 10**6
 
@@ -144,3 +146,23 @@ def test_mistakes_are_refused(words: tuple[str, ...], said: str, ledger: Path, c
     done = costgov(*words)
     assert (done.code, done.out) == (ExitCode.USAGE, "")
     assert said in done.err
+
+
+@pytest.mark.parametrize(("name", "words"), [("run", ()), ("stage", ("--by", "stage")), ("one", ("--run", "free"))])
+def test_a_run_without_a_price_has_a_line_and_is_not_told_as_free_of_charge(
+    name: str, words: tuple[str, ...], ledger: Path, costgov: Call, as_agreed: AsAgreed
+) -> None:
+    rows = [
+        run_row("free", parse_utc("2026-11-02T12:00:00Z"), unpriced_ns=30 * NS_PER_S),
+        run_row("ben", parse_utc("2026-11-02T12:00:00Z"), unpriced_ns=5 * NS_PER_S),
+    ]
+    database = Database(str(ledger / "costgov.db"))
+    database.write(run_entries(rows), full=False)
+    database.close()
+    done = costgov(*words)
+    assert (done.code, done.err) == (0, "")
+    as_agreed(f"unpriced_{name}.txt", done.out)
+    document = json.loads(costgov(*words, "--json").out)
+    assert document["unpriced_s"]["free"] == "30.000000"
+    assert {group["usd"] for group in document["groups"] if group["key"] == "free"} <= {None}
+    assert costgov("--until", "2026-11-01", *words).code == 0

@@ -108,6 +108,36 @@ def test_the_lines_read_as_agreed(recorded: Path, policies: list[str], anything:
     as_agreed("recorded.jsonl", done.out)
 
 
+def _trained_without_a_price(state_dir: Path, name: str) -> None:
+    """Healthy but for one bad step; nothing was charged."""
+    run = Written(name, WALL_S).hello(10 * HOUR).steps(range(1, 60), 10 * HOUR + 60)
+    run.steps([60], 11 * HOUR, loss=NAN).exited(12 * HOUR).save(state_dir / "recordings")
+    noon = parse_utc(f"{DAY}T12:00:00Z")
+    database = Database(str(state_dir / "costgov.db"))
+    database.write(run_entries([run_row(name, noon, completed=True, unpriced_ns=7_200 * NS_PER_S)]), full=False)
+    database.close()
+
+
+@pytest.mark.parametrize("beside", ["alone", "beside"])
+def test_what_a_run_without_a_price_has_cost_is_unknown_and_not_nothing(
+    beside: str, state_dir: Path, policies: list[str], anything: Call, as_agreed: AsAgreed,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    if beside == "beside":
+        request.getfixturevalue("recorded")
+    else:
+        write_ledger(state_dir / "costgov.db", [])
+    _trained_without_a_price(state_dir, "free")
+    words = ("policy", "replay", "--recorded", *MONTH, *policies)
+    as_agreed(f"recorded_unpriced_{beside}.txt", anything(*words).out)
+    rows = [json.loads(line) for line in anything(*words, "--json").out.splitlines()]
+    free = next(row for row in rows if row.get("run") == "free")
+    told = [free, *free["policies"], *(halt for one in free["policies"] for halt in one["halts"])]
+    assert {row[name] for row in told for name in row if name.endswith("_usd")} == {None}
+    assert (rows[-1]["sum"]["ledger_usd"] is None) is (beside == "alone")
+    assert rows[-1]["sum"]["unpriced_runs"] == 1
+
+
 @pytest.mark.parametrize("since", ["2026-11-01", "2026-11-02T11:30:00", "2026-11-02T16:50:01"])
 def test_its_sums_are_the_ledgers(since: str, recorded: Path, policies: list[str], anything: Call) -> None:
     done = anything("policy", "replay", "--recorded", "--since", since, *policies, "--json")

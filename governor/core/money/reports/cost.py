@@ -34,6 +34,7 @@ class Group:
     unit: Unit | None = None
     price_min_usd_micros: int | None = None  # Of compute; of the line, if the group is one line.
     price_max_usd_micros: int | None = None
+    is_priced: bool = True  # False: no price was known of its time, so nobody knows what it cost.
     sources: set[tuple[str, str]] = field(default_factory=set)  # The price's sources, each with its date.
 
 
@@ -71,8 +72,9 @@ def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
 
 def sum_of(groups: Iterable[Group]) -> Group:
     """All groups as one."""
-    total = Group("total")
-    for group in groups:
+    parts = [*groups]
+    total = Group("total", is_priced=not parts or any(group.is_priced for group in parts))
+    for group in parts:
         total.charges += group.charges
         total.node_ns += group.node_ns
         total.usd_micros += group.usd_micros

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S
+from governor.core.events.ends import COMPLETED
 
 if TYPE_CHECKING:
     from governor.adapters.journal.db import JournalReader
@@ -232,11 +233,15 @@ def how_ended(row: Row, halt: Row | None, *, is_open: bool) -> str:
         return ended_text(RunEnd(row["end"]["exit_code"], row["end"]["cause"]))
     if halt is not None:
         return f"halted: {halt['text']} (costgov incident show {halt['incident_id']})"
-    return "its end was not seen" if is_open else "ended"
+    if is_open:
+        return "its end was not seen"
+    return COMPLETED if row.get("completed") else "ended"
 
 
 def _is_empty(run: Row) -> bool:
-    return run["step"] is None and not run["spend_usd"] and run["ended"] == "ended" and run["incident_id"] is None
+    return (
+        run["step"] is None and not run["spend_usd"] and run["ended"] in ("ended", COMPLETED) and not run["incident_id"]
+    )
 
 
 def _line(run: Row) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.ends import COMPLETED
 from governor.core.money.charges import Charge
 from governor.core.money.reports.cost import clip
 from governor.replay.compare import halts
@@ -56,7 +57,7 @@ def ending_of(run: RunRow | None, halted: Sequence[HaltRow], now: int, marks: Ma
     went_on = last is not None and max(run.began_wall, run.ended_wall) > (last.closed_wall or last.opened_wall)
     well = HEALTHY if last is None else role
     if run.has_completed:
-        return Ending("finished", well)
+        return Ending(COMPLETED, well)
     if last is not None and not went_on:
         return Ending(f"halted by {last.rule}" if last.rule is not None else "halted by hand", role)
     if run.is_alive:

@@ -22,6 +22,7 @@ from governor.core.attribution.account import TimeAccount
 from governor.core.attribution.rows import told_time
 from governor.core.base.model_speed import Peak
 from governor.core.base.units import MICROS_PER_USD, MonoNs, UsdMicros, utc_text
+from governor.core.events.ends import COMPLETED
 from governor.core.money.charges import Charge, LineKind, Unit
 from governor.planner.catalog import driver_peaks
 from governor.reports.run.facts import RunFacts
@@ -279,8 +280,8 @@ def _how(kept: Kept | None) -> str:
     own = [one for one in kept.halts if one.get("attempt") == kept.row.get("attempt")]
     try:
         how = how_ended(kept.row, own[-1] if own else None, is_open=bool(kept.row.get("alive")))
-        is_whole = how == "ended" and kept.row.get("completed") and kept.row.get("step") is not None
-        return f"completed at step {kept.row['step']:,}" if is_whole else how
+        has_step = how == COMPLETED and kept.row.get("step") is not None
+        return f"{how} at step {kept.row['step']:,}" if has_step else how
     except NOT_OURS:
         return "unknown: its journal does not say"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import DurationNs, MonoNs
+
+COMPLETED: Final = "completed"  # Of a run whose ranks all said that they had trained to the end: one word in all views.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from governor.adapters.command import launch_lock
 from governor.adapters.journal.lock import JournalLocked
+from governor.adapters.journal.run_ends import RunRow
 from governor.adapters.journal.writer import open_journal
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
@@ -26,8 +27,10 @@ from governor.cli.main import cli
 from governor.cli.run.relaunch import is_running
 from governor.core.base.units import MTOK
 from governor.core.engine.node_journal import run_snapshot
+from governor.core.events.ends import COMPLETED
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import run_status
+from governor.replay.bills import ending_of
 from governor.reports.terminal import closing_line
 from governor.settings.model import Paths
 from tests.golden.report_cases import nan_halt
@@ -143,6 +146,16 @@ def test_an_ended_run_that_had_no_price_has_spent_what_nobody_knows(home: Path, 
     [ended] = json.loads(call("status", "gpt", "--json")[1])["runs"]
     assert ended["spend_usd"] == (micros / 1e6 or None)
     assert ("$2.50" in call("status", "gpt")[1]) == (micros > 0)
+
+
+@pytest.mark.parametrize(("completed", "word"), [(True, COMPLETED), (False, "ended")])
+def test_one_word_tells_in_each_view_that_a_run_trained_to_its_end(home: Path, completed: bool, word: str) -> None:
+    leave(home, completed=completed, end=None)
+    [ended] = json.loads(call("status", "gpt", "--json")[1])["runs"]
+    report = json.loads(call("report", "gpt", "--json")[1])
+    replayed = ending_of(RunRow("gpt", 1, False, completed, None, None), (), 10**20)
+    assert (ended["completed"], ended["ended"], replayed.text) == (completed, word, word)
+    assert report["ended"].split()[0] == word
 
 
 STUCK = {"halt_stage": "VERIFYING", "closed_wall_ns": None}

@@ -90,7 +90,7 @@ def row(**more: object) -> RunRow:
 @pytest.mark.parametrize(
     ("run", "halts", "text", "role"),
     [
-        (row(has_completed=True), [], "finished", HEALTHY),
+        (row(has_completed=True), [], "completed", HEALTHY),
         (row(is_alive=True), [], "still running", HEALTHY),
         (row(is_alive=True, wall=NOW - UNSEEN_NS), [], "not seen to its end", None),
         (row(exit_code=1), [], "failed, exit code 1", None),
@@ -101,7 +101,7 @@ def row(**more: object) -> RunRow:
         (row(), [HaltRow("i-1", "r", None, 5, 6)], "halted by hand", None),
         (row(is_alive=True), [HaltRow("i-1", "r", "nan", NOW - 5, None)], "halted by nan", None),
         # It went on after the halt: neither healthy nor troubled, until somebody marks the halt.
-        (row(has_completed=True), [HALT], "finished", None),
+        (row(has_completed=True), [HALT], "completed", None),
         (row(is_alive=True, began_wall=NOW - 800 * NS_PER_S), [HALT], "still running", None),
         (row(ended_wall=NOW - 800 * NS_PER_S), [HALT], "ended", None),
     ],

@@ -27,6 +27,8 @@ _PART_OF: Final = {
     "exposed_communication": "communication", "pipeline_bubble": "bubble", "optimizer_offload": "offload",
     "recompute": "recompute",
 }  # fmt: skip
+# Few steps have any of these: the mean over all steps is no time that somebody has waited.
+_IN_ALL: Final = ("checkpoint", "evaluation")
 
 
 def run_document(facts: RunFacts) -> dict[str, Any]:
@@ -139,22 +141,39 @@ def _vain_ns(halt: Mapping[str, Any]) -> int:
 
 def _of_a_step(series: RunSeries, part: str) -> str | None:
     """Of the rank that has the most of it: the others wait for that one. None: no step but a first one had any."""
-    ranks = {rank: sums for rank, sums in sorted(series.ranks.items()) if sums.steps and sums.seconds > 0}
-    if not ranks:
+    most = _rank_of_most(series, part)
+    if part in _IN_ALL:
+        return _in_all(series, part, most)
+    if most is None:
         return None
-    most = max(ranks, key=lambda rank: ranks[rank].part_s(part) / ranks[rank].steps)
-    sums = ranks[most]
-    mine_s = sums.part_s(part) / sums.steps
-    told = f"{length(mine_s)} of a step of {length(sums.seconds / sums.steps)} on rank {most}" if mine_s > 0 else None
+    sums = series.ranks[most]
+    told = f"{length(sums.part_s(part) / sums.steps)} of a step of {length(sums.seconds / sums.steps)} on rank {most}"
+    return f"{told}, its wait for a late rank included" if part == "communication" else told
+
+
+def _rank_of_most(series: RunSeries, part: str) -> int | None:
+    per_step = {rank: sums.part_s(part) / sums.steps for rank, sums in sorted(series.ranks.items()) if sums.steps}
+    most = max(per_step, key=lambda rank: per_step[rank], default=None)
+    return most if most is not None and per_step[most] > 0 and series.ranks[most].seconds > 0 else None
+
+
+def _in_all(series: RunSeries, part: str, most: int | None) -> str | None:
+    """Of what few steps have: how often, and seconds of all of the run."""
+    told_s = series.ranks[most].part_s(part) if most is not None else 0.0
     if part == "checkpoint" and series.saves:
-        # The saves alone are of whoever spoke for the run. What a step told has the wait for an agreed step in it too.
-        one, length_s = series.saves == 1, length(series.save_s)
-        saves = f"1 save, {length_s}" if one else f"{series.saves:,} saves, {length_s} in all"
-        all_of_it = f"; with the wait for an agreed step, {told}" if told is not None else ""
-        return f"{saves} on {ranks_text(series.spoke)}{all_of_it}"
-    if part == "communication" and told is not None:
-        return f"{told}, its wait for a late rank included"
-    return told
+        # The saves alone are of whoever spoke for the run. What steps of several ranks told has their wait in it too.
+        has_waited = series.world_size != 1 and told_s > series.save_s
+        waited = f"; with the wait for an agreed step, {length(told_s)} in all on rank {most}" if has_waited else ""
+        return f"{_counted(series.saves, 'save', series.save_s)} on {ranks_text(series.spoke)}{waited}"
+    if not told_s:
+        return None
+    is_counted = part == "evaluation" and series.evaluations
+    told = _counted(series.evaluations, "evaluation", told_s) if is_counted else f"{length(told_s)} in all"
+    return f"{told} on rank {most}"
+
+
+def _counted(count: int, what: str, took_s: float) -> str:
+    return f"1 {what}, {length(took_s)}" if count == 1 else f"{count:,} {what}s, {length(took_s)} in all"
 
 
 def _throughput(facts: RunFacts) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class RunSeries:
     lost_lines: int = 0
     saves: int = 0
     save_s: float = 0.0
+    evaluations: int = 0
     tokens: int = 0
     paced_tokens: int = 0  # Without the first step of each attempt: what that took is no pace.
     step_s: float = 0.0  # Of the steps with these.
@@ -158,6 +159,7 @@ class RunSeries:
         """A save is told as it begins, with its step. The next step, if one comes, has its time."""
         self._end_save(phase.at)
         if phase.phase == "eval":
+            self.evaluations += 1
             self._mark(phase.at, "evaluation", "an evaluation began", phase.step)
         elif phase.phase == "checkpoint":
             self._save_began = phase.at

@@ -191,6 +191,40 @@ def test_evidence_of_communication_has_the_time_in_collectives_of_a_step() -> No
     assert "200 ms of a step of 2 s" in evidence_of("exposed_communication", whole_run())
 
 
+def held(cause: str, series: RunSeries) -> str:
+    """The evidence of such a cause, where the account has nothing else."""
+    told = {"time": {"wall_s": 60.0, "usd": 1.0, "causes": [{"cause": cause, "s": 1.0, "usd": 1.0, "evidence": "e"}]}}
+    told["time"]["causes"][0] |= {"next_step": None, "confidence": "high"}
+    return evidence_of(cause, RunFacts("a", told, "ended", series=series))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_saves_and_their_wait_are_told_in_one_unit_and_one_rank_waits_for_none(ranks: int) -> None:
+    series = RunSeries()
+    for rank in range(ranks):
+        series.see(hello(0, rank, world_size=ranks))
+    for number in range(1, 60):
+        series.see(step(10 + 20 * number, number, step_s=20.0, checkpoint_s=1.0 if number in (30, 50) else 0.0))
+        if ranks > 1:
+            waited = {"step": number, "step_s": 20.0, "checkpoint_s": 3.0 if number in (30, 50) else 0.0}
+            series.see_other({"rank": 1, **waited})
+    told = held("checkpoint_stall", series)
+    assert "of a step" not in told
+    assert told.count("in all") == ranks
+
+
+def test_evaluations_are_told_with_their_number_and_in_seconds_of_all_of_the_run() -> None:
+    series = RunSeries()
+    series.see(hello(0, world_size=1))
+    for number in range(1, 60):
+        if number in (20, 40):
+            series.see(PhaseChange(at(20 * number - 5), FIRST, "llama", 0, "eval", number))
+        series.see(step(20 * number, number, step_s=20.0, eval_s=1.5 if number in (20, 40) else 0.0))
+    told = held("evaluation", series)
+    assert "of a step" not in told
+    assert re.search(r"\b2 \w+, 3 s in all", told)
+
+
 def test_the_first_step_is_no_pace_but_its_tokens_count() -> None:
     series = trained(steps=1)
     assert (series.tokens, series.tokens_per_s) == (65_536, None)

@@ -72,7 +72,7 @@ ADVICE: Final[Mapping[Cause, Advice]] = {
         "high", "from the launch until the first step began", "cache the image, the data and the weights on the node"
     ),
     Cause.RESTART: Advice(
-        "high", "from the end of one attempt until the next one's first step",
+        "high", "held by the run, from an attempt's end or a later launch's begin until the next first step",
         "find why attempts end; load the checkpoint from a local disk",
     ),
     Cause.LOST_STEPS: Advice(

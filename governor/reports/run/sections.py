@@ -68,9 +68,10 @@ def title_of(document: Document) -> str:
 def _summary(document: Document) -> Section:
     lines = []
     if document["wall_s"] is not None:
-        spent = usd(document["usd"]) if document["usd"] else "an unknown amount"
+        wall = seconds(document["wall_s"])
+        spent = f"{usd(document['usd'])} in {wall}" if document["usd"] is not None else f"{wall}, without a price"
         lines.append(
-            f"{spent} in {seconds(document['wall_s'])}; goodput {share(document['goodput'])}: "
+            f"{spent}; goodput {share(document['goodput'])}: "
             f"{seconds(document['productive_s'])} trained what nobody had trained before."
         )
     all_in, speed = document["prices"]["usd_per_mtok_all_in"], document["throughput"]["tokens_per_s"]

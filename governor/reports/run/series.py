@@ -109,6 +109,7 @@ class RunSeries:
     left_out: LeftOut = field(default_factory=LeftOut)
     attempts: int = 0
     gaps: int = 0
+    is_halted: bool = False  # Its last attempt: behind the verdict no step is recorded.
     lost_lines: int = 0
     saves: int = 0
     save_s: float = 0.0
@@ -124,6 +125,7 @@ class RunSeries:
     has_gpus: bool = False
     gpu_names: set[str] = field(default_factory=set)  # As the driver calls their kinds.
     has_slices: bool = False  # MIG.
+    _is_over: bool = False  # The attempt has ended, and no other has begun.
     # Of the ranks that are shown, and of the lead: who has stepped in this attempt. Of no other anything is told by it,
     # and a file may hold any number as a rank.
     _stepped: set[int] = field(default_factory=set)
@@ -200,16 +202,24 @@ class RunSeries:
         told = dict(record)
         if is_gap(told):
             self._follow_all(self._speaker.break_off())
-            self.gaps += 1
-            lines = record.get("lines")
-            self.lost_lines += lines if type(lines) is int and 0 < lines < 2**40 else 0
-            self._mark(at, "gap", "nothing was recorded from here until the next mark")
+            self._gap(told.get("lines"), at)
         elif is_halt(told):
             self._follow_all(self._speaker.verdict(at))
             self._mark(at, "halt", f"halt {record.get('incident', '')}", self.last_step)
+            self.is_halted = self._is_over = True
         elif is_exit(told):
             self._mark(at, "exit", "the run's processes were gone", self.last_step)
+            self._is_over = True
         self.ended = at
+
+    def _gap(self, lines: object, at: MonoNs) -> None:
+        """Behind the end of an attempt no governor has to run: nothing is missed until the next launch."""
+        lost = lines if type(lines) is int and 0 < lines < 2**40 else 0
+        if self._is_over and not lost:
+            return
+        self.gaps += 1
+        self.lost_lines += lost
+        self._mark(at, "gap", "nothing was recorded from here until the next mark")
 
     def set_clock(self, wall_ahead_ns: int) -> None:
         """The wall clock minus the recording's, at its begin."""
@@ -231,6 +241,7 @@ class RunSeries:
 
     def _hello(self, hello: Hello) -> None:
         self.left_out.hello(hello)
+        self.is_halted = self._is_over = False
         is_new = hello.attempt != self._speaker.attempt
         self._follow_all(self._speaker.hello(hello.attempt, hello.rank, hello.connection))
         if is_new:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from governor.core.base.units import is_spend_known
 from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.series import RunSeries
 from governor.reports.run.windows import PARTS
@@ -22,7 +23,7 @@ def not_verified(facts: RunFacts) -> Iterator[str]:
     if not time:
         yield "its journal has no account of its time: an earlier version wrote it, or it was salvaged"
     else:
-        yield from _of_account(time, told)
+        yield from _of_account(time, facts)
     yield from facts.unread
     if all(told.get(name) is None for name in EXPECTED):
         yield "nothing was expected of it: no policy states a price, a speed, a ceiling or a goal"
@@ -30,19 +31,28 @@ def not_verified(facts: RunFacts) -> Iterator[str]:
     if series is None:
         yield "it has no recording: steps, their parts, the time line and its stability are unknown"
         return
+    yield from _behind_the_verdict(series, told.get("step"))
     yield from _of_recording(series)
     if (absent := speed_of(facts).mfu_absent) is not None:
         yield f"no MFU: {absent}"
 
 
-def _of_account(time: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
+def _of_account(time: Mapping[str, Any], facts: RunFacts) -> Iterator[str]:
     unknown = next((cause for cause in time["causes"] if cause["cause"] == "unknown"), None)
     if unknown is not None and (unknown["share"] or 0) >= UNKNOWN_MUCH_FRAC:
         yield f"{unknown['share']:.1%} of its time has no known cause"
-    if time["wall_s"] and not time["usd"]:
+    if time["wall_s"] and not is_spend_known(facts.node_usd_per_hour, time["usd"]):
         yield "no price was known: seconds have causes, dollars do not"
-    elif told.get("unpriced_s"):
-        yield f"for {told['unpriced_s']:,.0f} s no price was known: dollars are the least that they can be"
+    elif facts.told.get("unpriced_s"):
+        yield f"for {facts.told['unpriced_s']:,.0f} s no price was known: dollars are the least that they can be"
+
+
+def _behind_the_verdict(series: RunSeries, step: int | None) -> Iterator[str]:
+    """Why a halted run's last step is beyond its recorded ones."""
+    last = series.last_step
+    if series.is_halted and step is not None and last is not None and step > last:
+        which = f"step {step:,} is" if step == last + 1 else f"steps {last + 1:,} to {step:,} are"
+        yield f"{which} in no series: behind the verdict of a halt no step is recorded"
 
 
 def _of_recording(series: RunSeries) -> Iterator[str]:

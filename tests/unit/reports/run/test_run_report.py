@@ -25,6 +25,7 @@ from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.sections import adding_up, sections
 from governor.reports.run.series import RunSeries
 from governor.text.svg import CURVE, CURVE_ON_DARK, RED, RED_ON_DARK
+from governor.wire.recorded import break_note
 from tests.golden.report_cases import nan_halt
 from tests.golden.run_report_cases import (
     CASES,
@@ -189,6 +190,41 @@ def test_evidence_of_data_names_the_rank_that_starves() -> None:
 
 def test_evidence_of_communication_has_the_time_in_collectives_of_a_step() -> None:
     assert "200 ms of a step of 2 s" in evidence_of("exposed_communication", whole_run())
+
+
+def test_a_pause_between_two_launches_is_no_gap_of_the_recording() -> None:
+    """Within an attempt it is, and lost lines are lost at any time."""
+    for notes, gaps in ((("exited", "gap"), 0), (("halted", "gap"), 0), (("gap",), 1), (("exited", "lost"), 1)):
+        series = RunSeries()
+        series.see(hello(0))
+        series.see(step(2, 1))
+        for number, note in enumerate(notes):
+            row = break_note(at(3 + number))
+            row |= {"lines": 4} if note == "lost" else {"note": note}
+            series.note(row, at(3 + number))
+        series.see(hello(60, attempt="a2"))
+        assert series.gaps == gaps
+        assert [mark.kind for mark in series.marks].count("gap") == gaps
+
+
+@pytest.mark.parametrize(("note", "step_at", "more"), [("halted", 123, 1), ("halted", 120, 0), ("exited", 123, 0)])
+def test_steps_behind_a_verdict_are_told_as_not_recorded(note: str, step_at: int, more: int) -> None:
+    series = trained(steps=120)
+    series.note({**break_note(at(400)), "note": note}, at(400))
+    seen = trained(steps=120)
+    ended, plain = (
+        run_document(RunFacts("a", {**whole_run().told, "step": step_at}, "ended", series=one))["not_verified"]
+        for one in (series, seen)
+    )
+    assert len(ended) == len(plain) + more
+
+
+def test_a_priced_run_that_has_spent_nothing_is_not_told_as_one_without_a_price() -> None:
+    nothing = dataclasses.replace(whole_run(), told={"time": account() | {"usd": 0.0}}, node_usd_per_hour=22.0)
+    priced, unpriced = (run_document(dataclasses.replace(nothing, node_usd_per_hour=rate)) for rate in (22.0, None))
+    assert "$0.00" in sections(priced)[0].lines[0]
+    assert "$" not in sections(unpriced)[0].lines[0]
+    assert len(unpriced["not_verified"]) == len(priced["not_verified"]) + 1
 
 
 def held(cause: str, series: RunSeries) -> str:

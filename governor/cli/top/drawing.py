@@ -60,7 +60,8 @@ def draw(watched: Watched, screen: Screen, lines_max: int, now_s: float, notice:
         table = _table(watched, screen, max(RUNS_SHOWN_MIN, room // 3))
         left = room - len(table) - 1
         body = [*table, ""]
-        body += details(row.run, left, screen) if row is not None and left > 0 else []
+        is_silent = watched.silent_since_s is not None
+        body += details(row.run, left, screen, is_silent=is_silent) if row is not None and left > 0 else []
     body += [line for text in watched.seen.left_out for line in shown_lines(Styled(text, "yellow"), screen)]
     body = body[: max(0, room)]
     return [*top, *body, *[""] * (room - len(body)), *foot][-max(1, lines_max) :]
@@ -85,7 +86,8 @@ def _head(watched: Watched, screen: Screen, now_s: float) -> list[str]:
     return lines
 
 
-def cells(run: Mapping[str, Any], mark: str = "") -> tuple[str, ...]:
+def cells(run: Mapping[str, Any], mark: str = "", *, is_silent: bool = False) -> tuple[str, ...]:
+    """`is_silent`: no governor answers. What was seen stays, and how long the money lasts is not known any more."""
     state, halt = plain(run["state"]), run.get("halt")
     shown = f"{state} {plain(halt['stage'])}" if halt and state == "halting" else state
     held = " held" if run.get("hold") else ""
@@ -99,7 +101,7 @@ def cells(run: Mapping[str, Any], mark: str = "") -> tuple[str, ...]:
         spent_text(run),
         money_text(run.get("usd_per_mtok")),
         money_text(run.get("expected_usd_per_mtok")),
-        seconds_text(run.get("runway_s")),
+        "-" if is_silent else seconds_text(run.get("runway_s")),
     )
 
 
@@ -108,7 +110,10 @@ def _table(watched: Watched, screen: Screen, rows_max: int) -> list[str]:
     rows, place = watched.seen.rows, watched.place
     first = min(max(0, place - rows_max // 2), max(0, len(rows) - rows_max))
     shown = rows[first : first + rows_max]
-    told = [cells(row.run, ">" if first + number == place else "") for number, row in enumerate(shown)]
+    is_silent = watched.silent_since_s is not None
+    told = [
+        cells(row.run, ">" if first + number == place else "", is_silent=is_silent) for number, row in enumerate(shown)
+    ]
     heads, fitted = _fitting(told, screen)
     lines = render_rows(heads, fitted, total=False, screen=screen).splitlines()
     if len(shown) < len(rows):
@@ -128,9 +133,11 @@ def _fitting(rows: Sequence[Sequence[str]], screen: Screen) -> tuple[Sequence[He
 _FILE: Final = Screen(None, False)
 
 
-def details(run: Mapping[str, Any], lines_max: int, screen: Screen = _FILE) -> list[str]:
+def details(
+    run: Mapping[str, Any], lines_max: int, screen: Screen = _FILE, *, is_silent: bool = False
+) -> list[str]:  # fmt: skip
     """The selected run: its prices, what is wrong, its GPUs, and as many causes as there is room for."""
-    lines = shown_lines(_prices(run), screen)
+    lines = shown_lines(_prices(run, is_silent=is_silent), screen)
     for note in _notes(run)[:NOTES_MAX]:
         lines += shown_lines(note, screen)
     gpus = _gpus(run, screen)
@@ -138,13 +145,14 @@ def details(run: Mapping[str, Any], lines_max: int, screen: Screen = _FILE) -> l
     return [*lines, *gpus, *causes][:lines_max]
 
 
-def _prices(run: Mapping[str, Any]) -> str:
+def _prices(run: Mapping[str, Any], *, is_silent: bool) -> str:
     """What a million tokens cost, against what they should; and where the money goes on from here."""
     expected, drift = run.get("expected_usd_per_mtok"), drift_text(run)
     parts = [f"{money_text(run.get('usd_per_mtok'))}/1M now", f"{money_text(run.get('usd_per_mtok_all_in'))} all-in"]
     if expected is not None:
         parts.append(f"{money_text(expected)} expected" + (f" ({drift})" if drift else ""))
-    parts += [f"runway {seconds_text(run.get('runway_s'))}", f"goodput {goodput_text(run)}"]
+    parts += [] if is_silent else [f"runway {seconds_text(run.get('runway_s'))}"]
+    parts.append(f"goodput {goodput_text(run)}")
     if run.get("mfu") is not None:
         parts.append(f"MFU {percent(run['mfu'])}")
     parts.append(f"{run['ranks_connected']} of {run['world_size']} ranks")

@@ -17,10 +17,20 @@ from governor.reports.run.series import Mark, RunSeries
 from governor.text import page as web
 from governor.text.binned import Column, Line, fewer
 from governor.text.page import quiet, table
-from governor.text.svg import COLOURS, CURVE, RED, Axis, Plot, figure, legend
+from governor.text.svg import CURVE, RED, Axis, Plot, figure, legend
 from governor.text.table import plain
 
-PRODUCTIVE: Final = "#2da44e"
+# Of the bar. A cause has one colour in all reports. Each has a contrast of 3 with the page, light and dark. Nothing but
+# training is green, nothing but what ends it is red.
+COLOUR_OF: Final = {
+    "productive": "#2da44e",
+    "data_starvation": "#0072b2", "loop_code": "#96652d", "straggler": "#8250df", "load_imbalance": "#a678d8",
+    "exposed_communication": "#c9731a", "pipeline_bubble": "#a07c1e", "optimizer_offload": "#0e8fa8",
+    "recompute": "#5384c4", "checkpoint_stall": "#bf8700", "evaluation": "#c2519f", "compile_and_warm_up": "#6a72d9",
+    "start_up": "#2f86eb", "restart": "#a3479f", "lost_steps": "#b4531a", "throttling": "#d9771a",
+    "other_tenants": "#8d6e63", "hardware": "#b23b4b", "hang": "#e5534b", "halt": "#cf222e", "shut_down": "#5f7fa0",
+    "idle": "#7d86a8", "not_told_yet": "#8f8a80", "unknown": "#808080",
+}  # fmt: skip
 MARKS: Final = {
     "halt": RED, "gap": RED, "attempt": "#bf8700", "exit": "#bf8700", "save": "#57606a",
     "evaluation": "#8250df",
@@ -90,9 +100,11 @@ def _bar(document: Mapping[str, Any]) -> str:
         return ""
     causes = [one for one in document["causes"] if one["s"] > 0]
     dollars = adding_up([document["productive_usd"], *(one["usd"] for one in causes)], document["usd"])
-    names = ["productive", *(words(one["cause"]) for one in causes)]
+    keys = ["productive", *(one["cause"] for one in causes)]
+    names = [words(key) for key in keys]
     lengths = [document["productive_s"], *(one["s"] for one in causes)]
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)} | {"productive": PRODUCTIVE}
+    # A newer costgov's cause has none yet.
+    colours = {name: COLOUR_OF.get(key, COLOUR_OF["unknown"]) for key, name in zip(keys, names, strict=True)}
     pieces = "".join(
         f'<i style="width:{100 * length / whole:.3f}%;background:{colours[name]}" '
         f'title="{_text(f"{name}: {seconds(length)}, {share(length / whole)}, {paid}")}"></i>'

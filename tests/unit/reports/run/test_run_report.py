@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import dataclasses
 import json
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from governor.core.attribution.causes import Cause
 from governor.core.base.model_speed import SLICED
 from governor.core.base.units import NS_PER_S
 from governor.core.events.hardware import GpuFigures
@@ -20,7 +22,7 @@ from governor.reports.causes import WORTH_FRAC
 from governor.reports.incident.page import incident_page
 from governor.reports.run.compare import SAME, compare_document, is_regression
 from governor.reports.run.document import run_document
-from governor.reports.run.drawn import page
+from governor.reports.run.drawn import COLOUR_OF, page
 from governor.reports.run.facts import RunFacts, speed_of
 from governor.reports.run.sections import adding_up, sections
 from governor.reports.run.series import RunSeries
@@ -338,3 +340,40 @@ def test_a_save_is_told_in_one_order() -> None:
             series.see(event)
         texts.append(next(mark.text for mark in series.marks if mark.kind == "save"))
     assert len(set(texts)) == 1
+
+
+def luminance(colour: str) -> float:
+    """As WCAG has it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#0d1117"])
+def test_each_colour_of_a_cause_is_seen_on_light_and_on_dark(ground: str) -> None:
+    for cause, colour in COLOUR_OF.items():
+        low, high = sorted((luminance(colour), luminance(ground)))
+        assert (high + 0.05) / (low + 0.05) >= 3, cause
+
+
+def test_each_cause_has_a_colour_of_its_own_and_training_alone_is_green() -> None:
+    assert COLOUR_OF.keys() == {cause.value for cause in Cause}
+    assert len({*COLOUR_OF.values()}) == len(COLOUR_OF)
+    hues: dict[str, set[str]] = {"green": set(), "red": set()}
+    for cause, colour in COLOUR_OF.items():
+        hue, _, saturation = colorsys.rgb_to_hls(*(int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)))
+        if saturation > 0.1 and 70 < 360 * hue < 170:
+            hues["green"].add(cause)
+        if saturation > 0.1 and not 12 < 360 * hue < 345:
+            hues["red"].add(cause)
+    assert hues == {"green": {"productive"}, "red": {"halt", "hang", "hardware"}}
+
+
+def test_a_cause_has_the_same_colour_whatever_it_is_beside() -> None:
+    """The largest cause of one report is a small one of the next."""
+    found = []
+    for seconds in (1.0, 500.0):
+        told = {**whole_run().told, "time": account(DATA=(seconds, 0.1))}
+        shown = page(run_document(dataclasses.replace(whole_run(), told=told)), None)
+        found.append(re.findall(r"background:(#[0-9a-f]{6})\" title=\"data starvation", shown))
+    assert found == [[COLOUR_OF["data_starvation"]]] * 2

@@ -3,8 +3,8 @@
 How sure follows from what the frames can tell. "high": the trainer, or the engine itself, times it. "medium": it is
 worked out of what they time. "low": it is a bound, or only a part of it was seen. Where more than WEAK_FRAC of a cause
 was told in a weaker way than usual, the row of WEAKER holds: data without a fetch that was seen (`data_bound`), a
-straggler by forward passes alone, waits of ranks that seldom meet, what a log's lines tell by their distance, and a save
-or an evaluation that is what a line's step had beyond the usual (`checkpoint_bound`, `eval_bound`).
+straggler by forward passes alone, waits of ranks that seldom meet, what a log's lines tell by their distance, and a
+save or an evaluation that is what a line's step had beyond the usual (`checkpoint_bound`, `eval_bound`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.hardware import GpuFigures
@@ -30,11 +30,9 @@ from governor.exports.series import (
 )
 from governor.replay.logs import recording
 from governor.replay.readers.lines import LogUnreadable
-from governor.wire.recorded import RecordedClock, is_frame, is_gap, is_halt, is_note, read_gpus
+from governor.wire.recorded import RecordedClock, is_frame, is_gap, is_halt, is_note, is_numbered, read_gpus
 from governor.wire.recordings.speaker import Speaker
 from trainer_shim.wire import FRAMES, PHASES, faults
-
-STEP_MAX: Final = 2**53  # Beyond it no tool's number holds a step exactly.
 
 
 class Recording:
@@ -92,14 +90,14 @@ class Recording:
             return ()
         if is_note(record):
             return self._note(record, at)
-        if not is_frame(record) or faults(record, FRAMES):
+        if not is_frame(record) or faults(record, FRAMES) or (record["kind"] == "step" and not is_numbered(record)):
             self.faulty += 1
             return ()
         if record["kind"] == "hello":
             return self._hello(record, at)
         if record["kind"] in ("phase", "bye"):
             return self._phase(record, at)
-        if record["kind"] == "step" and 0 <= record["step"] < STEP_MAX:
+        if record["kind"] == "step":
             return self._step_of(record, at)
         return ()
 

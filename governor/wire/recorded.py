@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.base.units import COUNT_MAX, NS_PER_S, DurationNs, MonoNs
 from governor.core.events.hardware import read_figures
 from governor.core.events.inputs import Disconnected, Event, Step, TrainerExited
 from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, ProcessUse, SpotNotice
@@ -213,6 +213,19 @@ class RecordedRanks:
             return ()  # From a newer governor.
         event = read(note, at, self.run)
         return (event,) if event is not None else [f"note {what}: its values are not as a governor writes them"]
+
+
+def is_numbered(step: Mapping[str, Any]) -> bool:
+    """Whether a step's numbers are below COUNT_MAX: beyond it no tool's number holds one exactly.
+
+    `faults` says what is no number. A recording may hold any: one that no later step exceeds would end all that is
+    drawn in the order of steps.
+    """
+    for name in ("step", "attempt_step"):
+        number = step.get(name)
+        if type(number) is int and not 0 <= number < COUNT_MAX:
+            return False
+    return True
 
 
 def read_step(frame: dict[str, Any], at: MonoNs, run: str) -> Step | None:

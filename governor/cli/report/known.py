@@ -319,12 +319,12 @@ class _Reader:
     """Feeds the series with what the recording holds."""
 
     def __init__(self, run: str, clock: Any) -> None:
-        from governor.wire.recorded import RecordedRanks, is_frame, is_note
+        from governor.wire.recorded import RecordedRanks, is_frame, is_note, is_numbered
 
         self.clock, self.series, self.records, self.faulty, self.fault = clock, RunSeries(), 0, 0, ""
         self.progress = Progress(run)
         self._ranks = RecordedRanks(run)
-        self._is_frame, self._is_note = is_frame, is_note
+        self._is_frame, self._is_note, self._is_numbered = is_frame, is_note, is_numbered
 
     def read(self, place: int | str, record: dict[str, Any] | list[str]) -> None:
         if isinstance(record, list):
@@ -341,6 +341,9 @@ class _Reader:
             return
         if self.series.began is None:
             self.series.set_clock(self.clock.wall_ahead_ns)
+        if kind == "step" and not self._is_numbered(record):
+            self._note_fault(place, "a step of no such number")
+            return
         if kind == "step" and self.series.see_other(record):
             return
         now = MonoNs(at)

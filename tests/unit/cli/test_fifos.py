@@ -88,7 +88,11 @@ def test_what_is_beside_the_file_that_a_link_leads_to_holds_no_command(
 
 
 @pytest.mark.parametrize("name", ["launch.lock", "launch.lock.new", *(f"costgov.db{beside}" for beside in BESIDE)])
-def test_a_fifo_keeps_no_command_from_its_start(ran: Path, name: str) -> None:
+def test_a_fifo_keeps_no_command_from_its_start(
+    ran: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COSTGOV_PATHS__RUNTIME_DIR", str(short_tmp / "run"))
+    monkeypatch.setenv("COSTGOV_CONTROL", str(short_tmp / "run" / "control.sock"))
     put_fifo(ran / "state" / "runs" / "gpt" / name)
     done = costgov(ran, "run", "--name", "gpt", "--", "touch", "ran")
     assert (done.returncode, (ran / "ran").exists()) == (0, True), done.stderr

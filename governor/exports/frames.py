@@ -30,7 +30,7 @@ from governor.exports.series import (
 )
 from governor.replay.logs import recording
 from governor.replay.readers.lines import LogUnreadable
-from governor.wire.recorded import RecordedClock, is_frame, is_gap, is_halt, is_note, is_numbered, read_gpus
+from governor.wire.recorded import RecordedClock, is_exit, is_frame, is_gap, is_halt, is_note, is_numbered, read_gpus
 from governor.wire.recordings.speaker import Speaker
 from trainer_shim.wire import FRAMES, PHASES, faults
 
@@ -156,9 +156,12 @@ class Recording:
             return self._points(self._speaker.lost(note["conn"]))
         if is_halt(note):
             return self._points(self._speaker.verdict(at))
+        if is_exit(note):
+            self._speaker.is_over = True
         if is_gap(note):
-            points = self._points(self._speaker.break_off())
-            lines = note.get("lines")
+            points, lines = self._points(self._speaker.break_off()), note.get("lines")
+            if self._speaker.is_over and not lines:
+                return points
             text = f"{lines} lines were not stored" if lines else "nobody recorded from here on, until the next step"
             return (*points, Happened(self._wall(at), self._step, "recording_gap", text))
         if what == "gpus":

@@ -153,7 +153,8 @@ def _line(cells: Sequence[Any]) -> tuple[Line, bool]:
 # Of a run that is gone from the table nothing is known any more but its charges.
 _UNPRICED: Final = """
 SELECT known.run, json_extract(snapshot, '$.unpriced_ns') FROM
-  (SELECT run, CASE WHEN json_valid(snapshot) THEN snapshot ELSE '{}' END AS snapshot FROM runs) AS known
+  (SELECT run, CASE WHEN json_valid(snapshot) THEN snapshot ELSE '{}' END AS snapshot FROM runs
+   WHERE run <> '') AS known
 WHERE json_extract(snapshot, '$.unpriced_ns') > 0
 AND coalesce(json_extract(snapshot, '$.wall_ns'), :since) >= :since
 AND coalesce((SELECT min(wall_ns) FROM journal WHERE journal.run = known.run), :since) < :until"""

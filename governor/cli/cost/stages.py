@@ -141,7 +141,7 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
         decimal_text(row.node_ns, NS_PER_HOUR, 2),
         f"{row.tokens:,}" if row.tokens else "-",
         _usd(row.expected_usd_micros) + (" steady" if _expected_kind(row) == "steady" else ""),
-        f"${_grouped(decimal_text(cents, 100, 2))}",
+        f"${_grouped(decimal_text(cents, 100, 2))}" if row.is_spend_known else "-",
         _per_mtok(row.expected_per_mtok_all_in),
         _per_mtok(row.per_mtok_all_in),
         _per_mtok(row.per_mtok_useful),
@@ -151,7 +151,7 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
         _speed(row.expected_tokens_per_s),
         _speed(row.tokens_per_s),
         f"{row.wasted_tokens:,}" if row.tokens or row.wasted_tokens else "-",
-        _usd(row.wasted_usd_micros) if row.tokens or row.wasted_usd_micros else "-",
+        _usd(row.wasted_usd_micros) if (row.tokens and row.is_spend_known) or row.wasted_usd_micros else "-",
         _usd(row.ceiling_usd_micros),
         _percent(row.used),
         "-" if row.burn_rate is None else _ratio(row.burn_rate, 2),
@@ -310,7 +310,7 @@ def _record(row: StageRow) -> dict[str, Any]:
 
     Amounts and ratios are decimal strings: readers parse a JSON number as a float. Null is unknown.
     """
-    wasted = row.wasted_by_cause
+    wasted = row.wasted_by_cause if row.is_spend_known else None
 
     def amount(micros: int | None) -> str | None:
         return None if micros is None else exact_usd(micros)
@@ -333,7 +333,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "expected_usd_kind": _expected_kind(row),
         "expected_usd_per_mtok": per_mtok(row.expected_per_mtok),
         "expected_usd_per_mtok_all_in": per_mtok(row.expected_per_mtok_all_in),
-        "actual_usd": exact_usd(row.actual_usd_micros),
+        "actual_usd": amount(row.actual_usd_micros if row.is_spend_known else None),
         "usd_per_mtok_all_in": per_mtok(row.per_mtok_all_in),
         "usd_per_mtok_useful": per_mtok(row.per_mtok_useful),
         "usd_per_mtok_steady_stage": per_mtok(row.per_mtok_steady),
@@ -342,7 +342,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "expected_tokens_per_s": speed(row.expected_tokens_per_s),
         "tokens_per_s": speed(row.tokens_per_s),
         "tokens_wasted": row.wasted_tokens,
-        "wasted_usd": amount(row.wasted_usd_micros),
+        "wasted_usd": amount(row.wasted_usd_micros if row.is_spend_known else None),
         "ceiling_usd": amount(row.ceiling_usd_micros),
         "used_percent": ratio(None if row.used is None else 100 * row.used, 4),
         "burn_rate": ratio(row.burn_rate, 6),

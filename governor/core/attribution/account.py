@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.attribution import told as telling
-from governor.core.attribution.causes import Amount, Cause, Shares, apportion
+from governor.core.attribution.causes import Amount, Cause, Shares, divide
 from governor.core.attribution.hardware_time import HardwareTime
 from governor.core.attribution.held import AWAY_NS, Held
 from governor.core.attribution.loader import LoaderUse, restored_use
@@ -25,6 +25,7 @@ from governor.core.events.inputs import Step
 from governor.core.events.machine import HostSample
 
 STARVED_FRAC: Final = 0.1  # Of a window's rank-time in waiting for data: less starves nobody.
+UNDER_WAY: Final = (Cause.NOT_TOLD, Cause.HANG, Cause.UNKNOWN)  # In a view: what a step yet to come may tell otherwise.
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class TimeAccount:
     _closed_at: MonoNs = MonoNs(0)
     counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
     _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
+    _kept: Shares = field(default_factory=dict)  # UNDER_WAY, as a journal's pool was shown.
     step_ns: int | None = None  # An ordinary step.
     silences: Silences = field(default_factory=Silences)
     stood: str | None = None  # Which rank stood still until it was cut, and how long.
@@ -282,21 +284,18 @@ class TimeAccount:
         left = sum(max(0, at - line.told_to) + line.pending_ns for line in self._ranks.values())
         if not whole and self._ranks:
             return
-        if not whole and self.pool_ns <= OPEN_TIMES * (self.step_ns or 0):
+        if not whole and self._kept:  # What was under way when the journal was written has not told of itself.
+            told = {Cause.UNKNOWN if cause is Cause.NOT_TOLD else cause: ns for cause, ns in self._kept.items()}
+        elif not whole and self.pool_ns <= OPEN_TIMES * (self.step_ns or 0):
             told = self._usual  # The rest of a step that was told, not more.
+        self._kept = {}
         ns = self.pool_ns * whole // (whole + left) if self._ranks else self.pool_ns
         usd_micros = self.pool_usd_micros * whole // (whole + left) if self._ranks else self.pool_usd_micros
         self.pool_ns -= ns
         self.pool_usd_micros -= usd_micros
-        time = self._divide(ns, usd_micros, told)
+        time = divide(self.by_cause, ns, usd_micros, told)
         if slow is not None:
             self.straggler_ns[slow] = self.straggler_ns.get(slow, 0) + time.get(Cause.STRAGGLER, 0)
-
-    def _divide(self, ns: int, usd_micros: int, told: Shares) -> dict[Cause, int]:
-        time, money = apportion(ns, told), apportion(usd_micros, told)
-        for cause in time.keys() | money.keys():
-            self._put(cause, time.get(cause, 0), money.get(cause, 0))
-        return time
 
     def _judge(self, told: Shares, weak: Shares) -> None:
         """Note how sure a window is, and what the loader did if ranks waited for it."""
@@ -319,11 +318,7 @@ class TimeAccount:
     def now(self, at: MonoNs) -> dict[Cause, Amount]:
         """Every cause as of the last tick. What no rank has told yet is as its phase says, or NOT_TOLD."""
         found = {cause: Amount(amount.ns, amount.usd_micros) for cause, amount in self.by_cause.items()}
-        weights = self._shown(at)
-        time, money = apportion(self.pool_ns, weights), apportion(self.pool_usd_micros, weights)
-        for cause in time.keys() | money.keys():
-            if time.get(cause) or money.get(cause):
-                found.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
+        divide(found, self.pool_ns, self.pool_usd_micros, self._shown(at))
         if self.between.ns or self.between.usd_micros:
             cause = self._or_fault(Cause.SHUT_DOWN) if self.has_trained else Cause.START_UP
             found.setdefault(cause, Amount()).add(self.between.ns, self.between.usd_micros)
@@ -335,7 +330,8 @@ class TimeAccount:
         return telling.stands_still(self._ranks, at)
 
     def _shown(self, at: MonoNs) -> Shares:  # What the pool is divided by in a view. Without ranks: as if now.
-        return telling.shown_by(self._ranks, self._gone, self._usual, self.hardware, at) or {Cause.NOT_TOLD: 1}
+        found = telling.shown_by(self._ranks, self._gone, self._usual, self.hardware, at)
+        return found if any(found.values()) else self._kept or {Cause.NOT_TOLD: 1}
 
     def snapshot(self) -> dict[str, Any]:
         """Plain JSON. Of what waits in the pool a restarted governor learns no more: it is divided as it is shown."""
@@ -394,7 +390,9 @@ class TimeAccount:
             _is_unheard=bool(row.get("unheard")),
         )
         shown = {Cause(name): int(ns) for name, ns in row.get("shown", {}).items()}
-        account._divide(account.pool_ns, account.pool_usd_micros, shown)
+        account._kept = {cause: shown.pop(cause) for cause in UNDER_WAY if cause in shown}
+        shown[Cause.NOT_TOLD] = sum(account._kept.values())
+        divide(account.by_cause, account.pool_ns, account.pool_usd_micros, shown)
         left = account.by_cause.pop(Cause.NOT_TOLD, Amount())  # Of all else nobody tells again.
         account.pool_ns, account.pool_usd_micros = left.ns, left.usd_micros
         return account

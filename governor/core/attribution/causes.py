@@ -98,4 +98,13 @@ def apportion(amount: int, weights: Shares) -> dict[Cause, int]:
     return parts
 
 
+def divide(into: dict[Cause, Amount], ns: int, usd_micros: int, weights: Shares) -> dict[Cause, int]:
+    """Add time and money by these weights, and return the parts of the time."""
+    time, money = apportion(ns, weights), apportion(usd_micros, weights)
+    for cause in time.keys() | money.keys():
+        if time.get(cause) or money.get(cause):
+            into.setdefault(cause, Amount()).add(time.get(cause, 0), money.get(cause, 0))
+    return time
+
+
 _ORDER: Final = {cause: place for place, cause in enumerate(Cause)}

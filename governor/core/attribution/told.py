@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from governor.core.attribution.causes import Cause, Shares, apportion
@@ -40,14 +40,15 @@ def is_due(lines: Iterable[RankLine], since_ns: int) -> bool:
     """
     if since_ns < WINDOW_NS or since_ns >= WINDOW_MAX_NS:
         return since_ns >= WINDOW_NS
-    return not is_too_short(_waited_for(list(lines)), since_ns)
+    return not is_too_short(lines, since_ns)
 
 
-def is_too_short(lines: Collection[RankLine], since_ns: int) -> bool:
+def is_too_short(ranks: Iterable[RankLine], since_ns: int) -> bool:
     """Whether a window of ranks that live, taken now, does not tell who waits for whom.
 
     By numbers alone, and not by each step that is kept: this is asked at every tick.
     """
+    lines = _waited_for(list(ranks))
     told = [line for line in lines if line.sums.steps]
     if len(lines) < 2 or not told:
         return False

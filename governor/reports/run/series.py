@@ -125,7 +125,6 @@ class RunSeries:
     has_gpus: bool = False
     gpu_names: set[str] = field(default_factory=set)  # As the driver calls their kinds.
     has_slices: bool = False  # MIG.
-    _is_over: bool = False  # The attempt has ended, and no other has begun.
     # Of the ranks that are shown, and of the lead: who has stepped in this attempt. Of no other anything is told by it,
     # and a file may hold any number as a rank.
     _stepped: set[int] = field(default_factory=set)
@@ -206,16 +205,16 @@ class RunSeries:
         elif is_halt(told):
             self._follow_all(self._speaker.verdict(at))
             self._mark(at, "halt", f"halt {record.get('incident', '')}", self.last_step)
-            self.is_halted = self._is_over = True
+            self.is_halted = True
         elif is_exit(told):
             self._mark(at, "exit", "the run's processes were gone", self.last_step)
-            self._is_over = True
+            self._speaker.is_over = True
         self.ended = at
 
     def _gap(self, lines: object, at: MonoNs) -> None:
         """Behind the end of an attempt no governor has to run: nothing is missed until the next launch."""
         lost = lines if type(lines) is int and 0 < lines < 2**40 else 0
-        if self._is_over and not lost:
+        if self._speaker.is_over and not lost:
             return
         self.gaps += 1
         self.lost_lines += lost
@@ -241,7 +240,7 @@ class RunSeries:
 
     def _hello(self, hello: Hello) -> None:
         self.left_out.hello(hello)
-        self.is_halted = self._is_over = False
+        self.is_halted = False
         is_new = hello.attempt != self._speaker.attempt
         self._follow_all(self._speaker.hello(hello.attempt, hello.rank, hello.connection))
         if is_new:

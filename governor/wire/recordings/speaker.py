@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from governor.core.runs.state import RANKS_MAX
 
-AHEAD_MAX: Final = 64  # Steps of one rank.
+AHEAD_MAX: Final = 256  # Of one rank: a quarter of a second of steps of a millisecond.
 
 Kept = TypeVar("Kept")
 
@@ -30,6 +30,7 @@ class Speaker(Generic[Kept]):
     """
 
     attempt: str | None = None
+    is_over: bool = False  # This attempt, by a verdict or the ranks' exit: until a hello nothing is missed.
     lead: int | None = None  # None: no rank is known to be connected. Then each speaks, and a step is told once.
     _connections: dict[int, int | None] = field(default_factory=dict)  # By rank. None: a plain log names none.
     _told: int | None = None  # This attempt's last step that was shown.
@@ -42,7 +43,7 @@ class Speaker(Generic[Kept]):
 
     def hello(self, attempt: str, rank: int, connection: int | None) -> list[Kept]:
         """Returns steps of before: the last ones of an attempt that this one ends, or of the next rank to speak."""
-        found = []
+        found, self.is_over = [], False
         if attempt != self.attempt:
             found = self.break_off()
             self.attempt, self._told = attempt, None
@@ -84,6 +85,7 @@ class Speaker(Generic[Kept]):
         found = self._take((self._newest[0],)) if self._newest is not None and self._newest[1] == at else []
         self._kept.clear()
         self.break_off()
+        self.is_over = True
         return found
 
     def _of(self, connection: int | None) -> list[int]:

@@ -153,6 +153,7 @@ def test_a_run_without_a_price_has_a_line_and_is_not_told_as_free_of_charge(
     name: str, words: tuple[str, ...], ledger: Path, costgov: Call, as_agreed: AsAgreed
 ) -> None:
     rows = [
+        run_row("", parse_utc("2026-11-02T12:00:00Z"), unpriced_ns=40 * NS_PER_S),  # The node's own.
         run_row("free", parse_utc("2026-11-02T12:00:00Z"), unpriced_ns=30 * NS_PER_S),
         run_row("ben", parse_utc("2026-11-02T12:00:00Z"), unpriced_ns=5 * NS_PER_S),
     ]

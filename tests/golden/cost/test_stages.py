@@ -269,6 +269,16 @@ def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> Non
     assert "s: 2,000,000 of its tokens were trained while no price was known; " in costgov("stages").out
 
 
+def test_what_a_stage_without_a_price_has_cost_is_unknown(state_dir: Path, costgov: Call) -> None:
+    found = windows("r", "s", 2, MTOK, "0", 1, ExpectedCost())
+    told = [(run, at, replace(row, window=replace(row.window, is_unpriced=True))) for run, at, row in found]
+    write_stages(state_dir / "costgov.db", [], told)
+    document = json.loads(costgov("stages", "--json").out)
+    for row in (*document["stages"], document["total"]):
+        assert (row["actual_usd"], row["wasted_usd"], row["unpriced_tokens"]) == (None, None, 2 * MTOK)
+    assert "$0.00" not in costgov("stages").out
+
+
 def test_what_closes_while_it_is_read_counts_once() -> None:
     """The meter was read at 2.5 M; then its window closed, and was read too."""
     tally = StageTally()

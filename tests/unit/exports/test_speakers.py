@@ -122,3 +122,15 @@ def test_what_sums_of_floats_leave_of_a_step_is_none() -> None:
     assert rest_s(2.0, (2.0 - 3e-9,), 2) > 0.0
     assert rest_s(2.0, (2.0 - 1e-9,), 2) == 0.0
     assert rest_s(1.0, (1.5,)) == -0.5
+
+
+@pytest.mark.parametrize("end", [recording.exited(at(30.2)), recording.halted(at(30.2), "i-1")])
+@pytest.mark.parametrize("lines", [0, 3])
+def test_a_pause_between_two_launches_is_a_gap_in_neither(state: Path, tmp_path: Path, end: bytes, lines: int) -> None:
+    told_lines = [*BEGUN, *trained(1, 30, (0, 1)), end, recording.gap(at(31), lines), hello(60, 0, "a2", 9)]
+    leave_recording(state, [*told_lines, *trained(61, 70, (0,), 61)])
+    report = told("report", RUN)
+    assert CliRunner().invoke(cli, ("export", RUN, "--jsonl", str(tmp_path / "logs"))).exit_code == 0
+    gaps = [line for line in read_lines(tmp_path / "logs" / "events.jsonl") if line["event"] == "recording_gap"]
+    shown = [one for one in report["time_line"] if one["kind"] == "gap"]
+    assert len(gaps) == len(shown) == (1 if lines else 0)

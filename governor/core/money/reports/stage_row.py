@@ -52,6 +52,11 @@ class StageRow:
     unlimited_runs: int  # Without a ceiling, in a stage where others have one.
     reconstructed_usd_micros: int
 
+    @property
+    def is_spend_known(self) -> bool:
+        """Without a charge: whether nothing was spent. Else no price was known."""
+        return self.actual_usd_micros != 0 or not (self.unpriced_ns or self.unpriced_tokens)
+
 
 def total_of(rows: Iterable[StageRow]) -> StageRow:
     """All stages as one, without prices, speeds and rates: those of different stages have no common meaning."""

@@ -140,6 +140,32 @@ def test_a_restart_in_a_long_window_changes_nothing_of_the_time_before() -> None
     assert account.by_cause[Cause.DATA] == before[Cause.DATA]
 
 
+def test_a_restart_in_a_long_step_makes_no_hang_of_it() -> None:
+    """A view takes it for a hang until the step tells of its evaluation, and of what was before a restart as well."""
+    account, begins_s, killed_s, ends_s = TimeAccount(), 20, 120, 140
+    account.rank_begins(0, MonoNs(0))
+
+    def told(second: int, **seconds: float) -> None:
+        now = MonoNs(second * NS_PER_S)
+        account.step(0, Step(now, ConnectionId(1), "run", 0, min(second, begins_s + 1), **seconds), now)  # type: ignore[arg-type]
+
+    for second in range(1, ends_s + 1):
+        now = MonoNs(second * NS_PER_S)
+        if second == killed_s + 1:
+            assert account.now(MonoNs(killed_s * NS_PER_S))[Cause.HANG].ns > 60 * NS_PER_S
+            account = kept(account, same_boot=True)
+            assert account.now(MonoNs(killed_s * NS_PER_S))[Cause.HANG].ns > 60 * NS_PER_S
+            account.rank_begins(0, MonoNs(killed_s * NS_PER_S), goes_on=True)
+        if second <= begins_s:
+            told(second, step_s=1.0, forward_s=0.5, backward_s=0.5)
+        elif second == ends_s:
+            told(second, step_s=float(ends_s - begins_s), eval_s=ends_s - begins_s - 1.0, forward_s=0.5, backward_s=0.5)
+        account.tick(now, BootNs(now), BootNs(0), 0, holds=True)
+    account.over(MonoNs(ends_s * NS_PER_S), ended_well=True)
+    assert Cause.HANG not in account.by_cause
+    assert account.by_cause[Cause.EVALUATION].ns > 100 * NS_PER_S
+
+
 FALLEN = GpuFigures(is_lost=True)
 
 

@@ -157,7 +157,7 @@ class Recording:
         if is_halt(note):
             return self._points(self._speaker.verdict(at))
         if is_exit(note):
-            self._speaker.is_over = True
+            self._speaker.exited()
         if is_gap(note):
             points, lines = self._points(self._speaker.break_off()), note.get("lines")
             if self._speaker.is_over and not lines:

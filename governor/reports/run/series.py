@@ -208,7 +208,7 @@ class RunSeries:
             self.is_halted = True
         elif is_exit(told):
             self._mark(at, "exit", "the run's processes were gone", self.last_step)
-            self._speaker.is_over = True
+            self._speaker.exited()
         self.ended = at
 
     def _gap(self, lines: object, at: MonoNs) -> None:

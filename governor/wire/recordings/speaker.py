@@ -77,6 +77,10 @@ class Speaker(Generic[Kept]):
         self.lead = None
         return self._take(tuple(self._kept))
 
+    def exited(self) -> None:
+        """The run's ranks were seen to be gone."""
+        self.is_over = True
+
     def verdict(self, at: int) -> list[Kept]:
         """The run's halt was decided. Where another rank's step is the reason: it, and those before that are new.
 

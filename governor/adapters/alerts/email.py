@@ -183,8 +183,8 @@ class Mail:
             talk = _Conversation(self._server, _helo(alert.node), self._timeout_s, context)
         except smtplib.SMTPResponseException as error:
             return Delivery(Took.BUSY, _reason(error.smtp_code))
-        except smtplib.SMTPException:
-            return Delivery(Took.BUSY, "broken_off")
+        except smtplib.SMTPException as error:
+            return Delivery(Took.BUSY, _broken(error))
         except (OSError, UnicodeError):  # No such name, nobody there, a certificate that nobody vouches for.
             return Delivery(Took.BUSY, "connect_failed")
         held.append(talk)
@@ -226,13 +226,18 @@ def answer_of(error: OSError | smtplib.SMTPException | UnicodeError) -> Delivery
         case smtplib.SMTPNotSupportedError() | UnicodeError():
             return Delivery(Took.BUSY, "no_auth")
         case smtplib.SMTPServerDisconnected():
-            return Delivery(Took.BUSY, "broken_off")
+            return Delivery(Took.BUSY, _broken(error))
         case TimeoutError():
             return Delivery(Took.BUSY, "timeout")
         case smtplib.SMTPException():
             return Delivery(Took.BUSY, "no_auth")  # None of its ways to log in is one of ours.
         case _:
             return Delivery(Took.BUSY, "broken_off")
+
+
+def _broken(error: BaseException) -> str:
+    """smtplib takes an answer that did not come in time for a connection that was closed."""
+    return "timeout" if isinstance(error.__context__, TimeoutError) else "broken_off"
 
 
 def _reason(code: int) -> str:

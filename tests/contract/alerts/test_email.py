@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import smtplib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from governor.adapters import alerts
-from governor.adapters.alerts.email import LINES_MAX
+from governor.adapters.alerts.email import LINES_MAX, answer_of
 from governor.adapters.plugins import ConfigError
 from governor.core.alerts.outbox import Delivery, Took
 from tests.contract.alerts.mail_server import Handler, mail_server, tls_context
@@ -234,3 +235,11 @@ def test_a_mistake_is_one_line_that_names_the_key(changes: dict[str, Any], line:
         alerts.load("email", GOOD | changes, "alert[1]")
     assert str(caught.value).startswith(line)
     assert "S3CRET" not in str(caught.value)
+
+
+def test_an_answer_that_does_not_come_in_time_is_no_broken_connection() -> None:
+    """smtplib raises one error for both. Whoever's clock ends first, ours or its socket's, the reason is the same."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(smtplib.SMTPServerDisconnected) as failed:
+        smtplib.SMTP("127.0.0.1", silent.getsockname()[1], timeout=0.05)
+    assert answer_of(failed.value) == Delivery(Took.BUSY, "timeout")
+    assert answer_of(smtplib.SMTPServerDisconnected("closed")) == Delivery(Took.BUSY, "broken_off")

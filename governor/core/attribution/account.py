@@ -25,7 +25,6 @@ from governor.core.events.inputs import Step
 from governor.core.events.machine import HostSample
 
 STARVED_FRAC: Final = 0.1  # Of a window's rank-time in waiting for data: less starves nobody.
-UNDER_WAY: Final = (Cause.NOT_TOLD, Cause.HANG, Cause.UNKNOWN)  # In a view: what a step yet to come may tell otherwise.
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class TimeAccount:
     _closed_at: MonoNs = MonoNs(0)
     counted_at: MonoNs = MonoNs(0)  # On the clock of ranks.
     _usual: dict[Cause, int] = field(default_factory=dict)  # As the last window's steps were divided.
-    _kept: Shares = field(default_factory=dict)  # UNDER_WAY, as a journal's pool was shown.
+    _kept: Shares = field(default_factory=dict)  # Under way, as a journal's pool was shown.
     step_ns: int | None = None  # An ordinary step.
     silences: Silences = field(default_factory=Silences)
     stood: str | None = None  # Which rank stood still until it was cut, and how long.
@@ -183,8 +182,7 @@ class TimeAccount:
         self.has_begun = True
 
     def step(self, rank: int, step: Step, ended: MonoNs) -> None:
-        line = self._ranks.get(rank)
-        if line is None:
+        if (line := self._ranks.get(rank)) is None:
             return
         if line.goes_back(step, ended):  # A checkpoint was loaded in the midst of an attempt.
             self.lost_to = self.furthest_step
@@ -214,12 +212,17 @@ class TimeAccount:
             line.lost_at = at
 
     def rank_ends(self, rank: int, at: MonoNs) -> None:
-        line = self._ranks.pop(rank, None)
-        if line is None:
+        if (line := self._ranks.pop(rank, None)) is None:
             return
-        self._end(line, at)
+        self._end(line, line.gone_at(at))
         self._gone[rank] = line
         if not self._ranks:
+            # What was counted since the last one was lost, and before that was seen, is time without ranks.
+            since = max(one.told_to for one in self._gone.values())
+            ns = min(self.pool_ns, max(0, self.counted_at - since))
+            usd_micros = self.pool_usd_micros * ns // self.pool_ns if ns else 0
+            self.pool_ns, self.pool_usd_micros = self.pool_ns - ns, self.pool_usd_micros - usd_micros
+            self.between.add(ns, usd_micros)
             self._close(at)
 
     def look(self, sample: HostSample, ranks: Mapping[ProcessId, int]) -> None:
@@ -244,6 +247,8 @@ class TimeAccount:
         `ended_well`: it is its end, whatever comes. `has_left`: its ranks said bye, and none of them failed.
         """
         self.held.has_left |= ended_well or has_left
+        for rank in () if ended_well else list(self._ranks):
+            self.rank_ends(rank, at)
         self._end_all(at, is_good=ended_well)
         self._is_halted = self._is_unheard = False
         if ended_well or not self.has_trained:
@@ -364,8 +369,7 @@ class TimeAccount:
     @classmethod
     def restored(cls, row: Mapping[str, Any], *, same_boot: bool) -> TimeAccount:
         """KeyError, TypeError, ValueError or AttributeError where it is not one of ours."""
-        kept = row["told"] if "told" in row else row.get("weak", {})  # An older journal has only what is weak.
-        told = {Cause(name): (int(ns), int(weak)) for name, (ns, weak) in kept.items()}
+        told_ns, weak_ns = telling.restored_told(row)
         account = cls(
             by_cause={Cause(name): Amount(*map(int, told)) for name, told in row["by_cause"].items()},
             pool_ns=int(row["pool"][0]),
@@ -379,8 +383,8 @@ class TimeAccount:
             has_begun=bool(row["has_begun"]),
             straggler_ns={int(rank): int(ns) for rank, ns in row.get("straggler_ns", {}).items()},
             steps=int(row["steps"]),
-            told_ns={cause: ns for cause, (ns, _) in told.items()},
-            weak_ns={cause: weak for cause, (_, weak) in told.items() if weak},
+            told_ns=told_ns,
+            weak_ns=weak_ns,
             loader=restored_use(row.get("loader", {})),
             hardware=HardwareTime.restored(row.get("hardware", {}), same_boot=same_boot),
             step_ns=int(step_ns) if (step_ns := row.get("step_ns")) is not None else None,
@@ -389,9 +393,7 @@ class TimeAccount:
             silences=Silences.restored(row.get("silences", {})),
             _is_unheard=bool(row.get("unheard")),
         )
-        shown = {Cause(name): int(ns) for name, ns in row.get("shown", {}).items()}
-        account._kept = {cause: shown.pop(cause) for cause in UNDER_WAY if cause in shown}
-        shown[Cause.NOT_TOLD] = sum(account._kept.values())
+        shown, account._kept = telling.restored_shown(row)
         divide(account.by_cause, account.pool_ns, account.pool_usd_micros, shown)
         left = account.by_cause.pop(Cause.NOT_TOLD, Amount())  # Of all else nobody tells again.
         account.pool_ns, account.pool_usd_micros = left.ns, left.usd_micros

@@ -169,6 +169,12 @@ class RankLine:
         self.phases.clear()
         self._settle_first()
 
+    def gone_at(self, at: MonoNs) -> MonoNs:
+        """When a rank was gone of which this is seen at `at`. Who has said bye ends by its exit."""
+        is_lost = self.lost_at is not None and not self.is_finished and self.has_stepped
+        lost_at = max(self.lost_at or at, self.stepped_to)
+        return lost_at if is_lost and 0 <= at - lost_at <= GONE_WITHIN_NS else at
+
     def _tell_tail(self, at: MonoNs, *, is_good: bool = False) -> None:
         """It is cut at `at`, by its end or by a rule: what it has not told itself is told for it."""
         for piece in self.tail(at, is_cut=True, is_good=is_good):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from governor.core.attribution.causes import Cause, Shares, apportion
 from governor.core.attribution.hardware_time import HardwareTime
@@ -23,6 +23,8 @@ EDGE_TIMES: Final = 10
 SILENT_NS: Final = 60 * NS_PER_S
 # Told by what ranks wait for each other, or less that.
 OF_WAITS: Final = (Cause.STRAGGLER, Cause.IMBALANCE, Cause.COMMUNICATION)
+
+UNDER_WAY: Final = (Cause.NOT_TOLD, Cause.HANG, Cause.UNKNOWN)  # In a view: what a step yet to come may tell otherwise.
 
 
 class Told(NamedTuple):
@@ -152,6 +154,20 @@ def _longest(found: Mapping[int, Still], ranks: int) -> str | None:
 def told_row(told: Shares, weak: Shares) -> dict[str, list[int]]:
     """Of every cause: a part that is weak is one of all that was told."""
     return {cause.value: [ns, weak.get(cause, 0)] for cause, ns in told.items()}
+
+
+def restored_told(row: Mapping[str, Any]) -> tuple[dict[Cause, int], dict[Cause, int]]:
+    """From a journal: rank-time by cause, and what of it is weak. An older journal has only what is weak."""
+    kept = row["told"] if "told" in row else row.get("weak", {})
+    told = {Cause(name): (int(ns), int(weak)) for name, (ns, weak) in kept.items()}
+    return {cause: ns for cause, (ns, _) in told.items()}, {cause: weak for cause, (_, weak) in told.items() if weak}
+
+
+def restored_shown(row: Mapping[str, Any]) -> tuple[Shares, Shares]:
+    """From a journal: how its pool was shown, and what of that was under way: that is NOT_TOLD in the first."""
+    shown = {Cause(name): int(ns) for name, ns in row.get("shown", {}).items()}
+    kept: Shares = {cause: shown.pop(cause) for cause in UNDER_WAY if cause in shown}
+    return {**shown, Cause.NOT_TOLD: sum(kept.values())}, kept
 
 
 def sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:

@@ -95,6 +95,20 @@ def test_a_hang_that_the_launcher_ends_by_another_attempt_is_no_restart() -> Non
     sums_hold(world)
 
 
+@pytest.mark.parametrize("seen_s", [110, 112, 114])
+def test_what_follows_a_ranks_loss_is_of_the_restart_whenever_its_exit_was_seen(seen_s: int) -> None:
+    world = stood()
+    world.play(Disconnected(MonoNs(world.mono), a_step(1).connection))
+    until(world, seen_s)
+    world.play(TrainerExited(MonoNs(world.mono), "llama", exit_code=-9))
+    until(world, 115)
+    world.hear(attempt="a2", peer=peer(200))
+    until(world, 120)
+    # From then until the next hello nobody holds the node.
+    assert seconds(world) == {**TRAINED, "hang": 98.0, "restart": float(seen_s - 110 + 5)}
+    sums_hold(world)
+
+
 @pytest.mark.parametrize(("phase", "cause"), [("checkpoint", "checkpoint_stall"), ("eval", "evaluation")])
 def test_a_phase_says_what_was_done(phase: str, cause: str) -> None:
     world = a_world()

@@ -28,7 +28,7 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 CODES = {"well": 0, "sick": ExitCode.HALTED, "stuck": ExitCode.HALTED, "crashed": 3, "spoilt": 124}
 ENDED = {
-    "well": "finished", "sick": "halted by nonfinite", "stuck": "halted by hang",
+    "well": "completed", "sick": "halted by nonfinite", "stuck": "halted by hang",
     "crashed": "failed, exit code 3", "spoilt": "failed, exit code 124",
 }  # fmt: skip
 

@@ -64,7 +64,8 @@ def next_line(run: subprocess.Popen[str]) -> str:
         ready, _, _ = select.select([run.stdout, ended], [], [], SAFETY_S)
     finally:
         os.close(ended)
-    assert ready == [run.stdout], "the governor has ended" if ready else "no line came"
+    # Both may be there: a line, and the end that followed it.
+    assert run.stdout in ready, "the governor has ended" if ready else "no line came"
     return run.stdout.readline()
 
 

@@ -339,7 +339,7 @@ class TimeAccount:
         return found if any(found.values()) else self._kept or {Cause.NOT_TOLD: 1}
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain JSON. Of what waits in the pool a restarted governor learns no more: it is divided as it is shown."""
+        """Plain JSON. `shown`: how the pool is divided by a restarted governor, but for what is under way."""
         pool = self.pool_ns or self.pool_usd_micros
         optional = {
             "step_ns": self.step_ns, "stood": self.stood, "silences": self.silences.row(), "lost_to": self.lost_to,

@@ -23,7 +23,6 @@ EDGE_TIMES: Final = 10
 SILENT_NS: Final = 60 * NS_PER_S
 # Told by what ranks wait for each other, or less that.
 OF_WAITS: Final = (Cause.STRAGGLER, Cause.IMBALANCE, Cause.COMMUNICATION)
-
 UNDER_WAY: Final = (Cause.NOT_TOLD, Cause.HANG, Cause.UNKNOWN)  # In a view: what a step yet to come may tell otherwise.
 
 
@@ -164,10 +163,13 @@ def restored_told(row: Mapping[str, Any]) -> tuple[dict[Cause, int], dict[Cause,
 
 
 def restored_shown(row: Mapping[str, Any]) -> tuple[Shares, Shares]:
-    """From a journal: how its pool was shown, and what of that was under way: that is NOT_TOLD in the first."""
+    """From a journal: how its pool was shown, and what of that was under way: that is NOT_TOLD in the first.
+
+    An older journal does not say: all of it is under way.
+    """
     shown = {Cause(name): int(ns) for name, ns in row.get("shown", {}).items()}
     kept: Shares = {cause: shown.pop(cause) for cause in UNDER_WAY if cause in shown}
-    return {**shown, Cause.NOT_TOLD: sum(kept.values())}, kept
+    return {**shown, Cause.NOT_TOLD: sum(kept.values()) if shown or kept else 1}, kept
 
 
 def sum_into(told: dict[Cause, int], more: Iterable[tuple[Cause, int]]) -> None:

@@ -166,6 +166,19 @@ def test_a_restart_in_a_long_step_makes_no_hang_of_it() -> None:
     assert account.by_cause[Cause.EVALUATION].ns > 100 * NS_PER_S
 
 
+def test_what_an_older_journal_does_not_say_of_its_pool_is_told_by_the_ranks_that_come_back() -> None:
+    account = TimeAccount()
+    account.rank_begins(0, MonoNs(0))
+    for second in range(1, 10):
+        now = MonoNs(second * NS_PER_S)
+        account.tick(now, BootNs(now), BootNs(0), 0, holds=True)
+    row = account.snapshot()
+    del row["shown"]
+    again = TimeAccount.restored(row, same_boot=True)
+    assert (again.pool_ns, Cause.UNKNOWN in again.by_cause) == (account.pool_ns, False)
+    assert again.now(MonoNs(9 * NS_PER_S))[Cause.NOT_TOLD].ns == account.pool_ns > 0
+
+
 FALLEN = GpuFigures(is_lost=True)
 
 

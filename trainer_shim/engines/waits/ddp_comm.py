@@ -24,6 +24,7 @@ from trainer_shim.meter import StepMeter
 
 _RATE_DEFAULT = 100  # torch's kDDPRuntimeLoggingSampleRate, to which it goes back: what it was cannot be asked.
 COST_FRAC = 0.01  # Of a step: to be timed and read costs 80 to 130 us.
+READS_MIN = 3  # So many are read before their least cost counts: one alone may have been another process's turn.
 STEPS_BETWEEN_MAX = 50  # Of steps so short that reading each would cost more.
 
 
@@ -37,6 +38,7 @@ class DdpComm:
         self._undo = undo
         self._wait = 0  # Steps until the next one is read.
         self._cost_ns = sys.maxsize
+        self._reads = 0
         for module in model.modules():
             if isinstance(module, self._class):
                 self._add(module, is_running=False)
@@ -65,7 +67,9 @@ class DdpComm:
         exposed = [module.take() for module in self._modules]
         # The least that it has cost: more was another process's turn. And DDP does as much before its next pass.
         self._cost_ns = min(self._cost_ns, 2 * (time.monotonic_ns() - began_ns))
-        self._wait = min(math.ceil(self._cost_ns / (COST_FRAC * step_ns)), STEPS_BETWEEN_MAX) - 1 if step_ns else 0
+        self._reads += 1
+        if self._reads >= READS_MIN and step_ns:
+            self._wait = min(math.ceil(self._cost_ns / (COST_FRAC * step_ns)), STEPS_BETWEEN_MAX) - 1
         if self._wait > 0:
             self._arm(False)
         known = [one for one in exposed if one is not None]

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from governor.core.alerts.catalogue import Alert
     from governor.core.alerts.outbox import Delivery
     from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
-    from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+    from governor.core.base.units import BootNs, MonoNs, WallNs
     from governor.core.events.checkpoints import CheckpointLook, CheckpointSeen
-    from governor.core.events.inputs import BillingAnswer, StopAnswer
-    from governor.core.money.prices import PriceAnswer
 
 
 class Clock(Protocol):
@@ -77,89 +75,6 @@ class Processes(Protocol):
 
     def watch(self, target: ProcessId) -> int | None:
         """A pidfd that becomes readable at exit; the caller closes it. None when already gone."""
-
-
-# --- clouds ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StopReply:
-    answer: StopAnswer
-    retryable: bool
-    reason: str  # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
-    destroys: bool = False  # The accepted stop is final: the provider will forget the machine.
-
-
-@dataclass(frozen=True, slots=True)
-class BillingReply:
-    answer: BillingAnswer
-    provider_state: str  # The provider's own word: "running", "stopping", "stopped", "http_500".
-
-
-@dataclass(frozen=True, slots=True)
-class Preflight:
-    """What start-up learned of the machine. Printed as "on halt I will …; this stays billed: …"."""
-
-    ok: bool
-    instance_id: str | None
-    will: str  # "stop EC2 instance i-0abc in us-east-1 (read back until stopped)"
-    stays_billed: tuple[str, ...]  # "EBS volume vol-1 (100 GiB)"
-    problems: tuple[str, ...]  # Each one line: what, and what to do.
-    price_usd_micros_per_hour: UsdMicros | None = None  # The provider's own answer for this machine, if it has one.
-    price_source: str | None = None
-    launched_at_wall: WallNs | None = None  # As the provider states it. Billing began there.
-    region: str | None = None
-    respawners: tuple[str, ...] = ()  # What may bring the machine back: an ASG, a persistent spot request.
-    survives_stop: bool | None = None  # Whether the local disk outlives a stop.
-    said_running: bool = False  # Asked now, the provider said that this machine is billed.
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A provider's answer whether it takes this machine back."""
-
-    action: str | None  # The provider's own word: "terminate", "stop"; None: nothing is announced.
-    at_wall: WallNs | None = None  # When, by the provider's clock.
-
-
-class Cloud(Protocol):
-    """One provider. Its calls block: a worker makes them, and each is bounded by its own timeouts (declared below)."""
-
-    name: str
-    gives_notice: bool  # Whether the provider can be asked for a notice and costgov knows how.
-    stop_bound_s: float  # Declared bound within which an accepted stop ends billing.
-    granularity_s: float  # Declared billing granularity.
-    # Who answers `billing`, and how it is asked. Under another name, what an earlier source has said does not count.
-    billing_source: str
-
-    def preflight(self) -> Preflight:
-        """Learn identity, permission (dry run), respawners, price. No effect on the machine."""
-
-    def stop(self, incident_id: str, rung: int) -> StopReply:
-        """Ask for the end of spending. Idempotent per incident. rung 0: stop, 1: force, 2: terminate."""
-
-    def notice(self) -> Notice | None:
-        """Ask now whether the provider takes this machine back. None: it gives no notice, or did not answer."""
-
-    def billing(self, *, destroyed: bool = False) -> BillingReply:
-        """Ask the provider now; never answer from memory. UNKNOWN if it does not say.
-
-        `destroyed`: by our journal, the provider has accepted this machine's destruction. Then the answer "there is no
-        such machine" means that billing has ended. Otherwise a wrong account may be the cause of that answer.
-        """
-
-
-# --- prices ----------------------------------------------------------------------------------------------
-
-
-class PriceSource(Protocol):
-    """One provider's prices. A call blocks, only reads, ends within `bound_s`, and never answers from memory."""
-
-    name: str
-    bound_s: float
-
-    def ask(self) -> PriceAnswer:
-        """Ask now. Any failure is the answer's `problem`."""
 
 
 # --- inbox -----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from governor.core.engine.verdicts import REVERSE
 from governor.core.money.prices import Chosen, RemarkKind
 from governor.policies import files
 from governor.policies.loading import policy_loader
-from governor.ports import Preflight
+from governor.remote_ports import Preflight
 from governor.settings.money import lines_of
 from governor.text.table import plain
 from governor.wire import control_client

@@ -17,7 +17,8 @@ from governor.core.base.identity import ProcessId
 from governor.core.base.shares import user_of
 from governor.core.engine.node import Node
 from governor.core.views.metrics import GpuMetrics, MachineMetrics
-from governor.ports import Clock, Cloud, Gpus, Processes
+from governor.ports import Clock, Gpus, Processes
+from governor.remote_ports import Cloud
 
 log = structlog.get_logger("costgov")
 

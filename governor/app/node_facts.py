@@ -17,7 +17,7 @@ from governor.core.engine.node import NodeFacts
 from governor.core.money.lines import Lines
 from governor.core.money.prices import Chosen, Day
 from governor.planner.catalog import driver_peaks
-from governor.ports import Cloud, Preflight, PriceSource
+from governor.remote_ports import Cloud, Preflight, PriceSource
 from governor.settings.model import Settings
 
 # Some 30 of its own, those that are kept for a halt, and a rank or two with their pidfds.

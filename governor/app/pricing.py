@@ -38,7 +38,8 @@ from governor.core.money.prices import (
     choose,
     day_text,
 )
-from governor.ports import Clock, Preflight, PriceSource
+from governor.ports import Clock
+from governor.remote_ports import Preflight, PriceSource
 from governor.settings.model import Settings
 from governor.wire.price_table import PriceTableError, built_in, look_up
 

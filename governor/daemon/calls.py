@@ -22,7 +22,8 @@ from governor.core.events.checkpoints import (
 )
 from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute, WeighCheckpoint
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
-from governor.ports import Checkpoints, Clock, Cloud
+from governor.ports import Checkpoints, Clock
+from governor.remote_ports import Cloud
 
 # Open calls of each kind. Kinds are counted separately: hanging disk or billing reads must not use up a stop's place.
 # Provider calls end by their own time-outs. So many open calls mean that none of them ends.

@@ -50,7 +50,8 @@ from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller, Table
 from governor.daemon.rank_looks import RankLooks
-from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
+from governor.ports import Checkpoints, Clock, Inbox, Journal, Processes, Row, Sent
+from governor.remote_ports import Cloud
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
 # The words of the timeline.

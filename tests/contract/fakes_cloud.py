@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Notice, Preflight, StopReply
+from governor.remote_ports import BillingReply, Notice, Preflight, StopReply
 
 OPERATIONS_MAX = 100_000
 

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from governor.adapters.machine.host_watch import NoticeWatch, Poller
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, WallNs
 from governor.core.events.machine import SpotNotice
-from governor.ports import Notice
+from governor.remote_ports import Notice
 from tests.contract.fakes import FakeClock
 from tests.contract.fakes_cloud import FakeCloud
 

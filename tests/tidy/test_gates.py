@@ -20,14 +20,14 @@ from governor.adapters.plugins import Kind
 from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
 from governor.core.views.metrics import LagReading
-from governor.ports import Cloud
+from governor.remote_ports import Cloud
 from tests.tidy import gates
 from tests.tidy.sources import ROOT
 
 Plant = Callable[..., ModuleType]
 
 ACME = """
-from governor.ports import BillingReply
+from governor.remote_ports import BillingReply
 
 NAME = "acme"
 KEYS = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from governor.adapters.plugins import Kind
-from governor.ports import Cloud
+from governor.remote_ports import Cloud
 
 CLOUDS: Final[Kind[Cloud]] = Kind("cloud", "cloud", __name__, __path__)
 names, provider, load = CLOUDS.names, CLOUDS.module, CLOUDS.load

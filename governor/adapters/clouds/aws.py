@@ -30,7 +30,7 @@ from governor.adapters.clouds.ec2.signing import CredentialCache, Source, from_e
 from governor.adapters.http.client import may_be_asked
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
+from governor.remote_ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "aws"
 KEYS = (

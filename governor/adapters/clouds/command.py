@@ -20,7 +20,7 @@ from typing import Any, Final
 from governor.adapters.machine.own_process import OwnProcess
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
+from governor.remote_ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "command"
 KEYS = (

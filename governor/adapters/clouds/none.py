@@ -7,7 +7,7 @@ from typing import Any
 
 from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
+from governor.remote_ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "none"
 KEYS: tuple[ConfigKey, ...] = ()

@@ -26,7 +26,7 @@ from governor.adapters.http.client import (
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, UsdMicros
 from governor.core.money.prices import Day, Machine, Origin, PriceAnswer, PriceKind, Quote, day_text
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # A page of a hundred list prices is some 80 KB.
 KEY_FILE_BYTES_MAX: Final = 4096  # A key is a line.

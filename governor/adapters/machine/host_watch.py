@@ -18,7 +18,8 @@ from governor.core.base.shares import UidRange
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event
 from governor.core.events.machine import FilesLost, GovernorsSeen, HostMemory, SpotNotice, UidRangesSeen
-from governor.ports import Clock, Cloud, Notice, Processes
+from governor.ports import Clock, Processes
+from governor.remote_ports import Cloud, Notice
 
 Answer = TypeVar("Answer")
 

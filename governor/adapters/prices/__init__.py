@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.adapters.plugins import Kind, Surroundings
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 
 LOOK_UPS: Final[Kind[PriceSource]] = Kind("price look-up", "price", __name__, __path__)
 names, module = LOOK_UPS.names, LOOK_UPS.module

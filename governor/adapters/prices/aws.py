@@ -25,7 +25,7 @@ from governor.adapters.http.price_lookup import Failure
 from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.money.prices import Machine, Origin, PriceAnswer, PriceKind, Quote
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 
 NAME = "aws"
 KEYS = tuple(

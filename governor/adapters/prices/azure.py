@@ -19,7 +19,7 @@ from governor.adapters.http.price_lookup import Failure, JsonApi, explained
 from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.base.units import format_usd
 from governor.core.money.prices import Machine, Origin, PriceAnswer, PriceKind, Quote
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 
 NAME = "azure"
 KEYS = (

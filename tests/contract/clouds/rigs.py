@@ -16,7 +16,7 @@ from examples.demo_cloud import DemoCloud, Fault
 from governor.adapters import clouds
 from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_S, WallNs
-from governor.ports import Cloud, Notice
+from governor.remote_ports import Cloud, Notice
 from tests.contract.fakes_cloud import FakeCloud
 
 AWS_FAULTS = {

@@ -13,7 +13,7 @@ from governor.adapters.clouds.ec2.instance import BILLING_BY_STATE
 from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_HOUR
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, StopReply
+from governor.remote_ports import BillingReply, StopReply
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 from tests.contract.clouds.rigs import aws as load_aws
 

@@ -7,7 +7,7 @@ import pytest
 from governor.adapters import prices
 from governor.adapters.plugins import Surroundings
 from governor.core.money.prices import PriceKind
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 from tests.contract.clouds.rigs import AwsRig
 
 

@@ -12,7 +12,7 @@ import pytest
 from governor.adapters import clouds
 from governor.adapters.plugins import Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, StopReply
+from governor.remote_ports import BillingReply, Cloud, StopReply
 
 
 def command(argv: list[str], verify: list[str] | None = None, **config: object) -> Cloud:

@@ -11,7 +11,7 @@ import pytest
 from governor.adapters import clouds
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Notice, Preflight, StopReply
+from governor.remote_ports import BillingReply, Notice, Preflight, StopReply
 from tests.contract.clouds.rigs import RIGS, Rig
 from tests.tidy import gates
 

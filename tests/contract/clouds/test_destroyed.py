@@ -8,7 +8,7 @@ import pytest
 
 from examples.demo_cloud import Fault
 from governor.core.events.inputs import BillingAnswer
-from governor.ports import BillingReply
+from governor.remote_ports import BillingReply
 from tests.contract.clouds.rigs import LOST_REPLY_S, AwsRig
 from tests.contract.clouds.rigs import aws as load_aws
 

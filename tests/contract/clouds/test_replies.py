@@ -9,7 +9,7 @@ import pytest
 from examples.demo_cloud import Fault
 from governor.adapters.clouds.ec2.instance import Instance, parse_instance
 from governor.core.events.inputs import BillingAnswer
-from governor.ports import BillingReply
+from governor.remote_ports import BillingReply
 from tests.contract.clouds.rigs import AwsRig
 
 OURS, OTHER = "i-0123456789abcdef0", "i-0fedcba9876543210"

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from governor.adapters import prices
 from governor.adapters.plugins import Surroundings
 from governor.core.money.prices import Origin, PriceKind
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 
 SECRET = "SECRET0key-that-nobody-may-see"
 TODAY = "2026-11-21"

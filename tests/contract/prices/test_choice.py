@@ -16,7 +16,7 @@ from governor.core.base.units import NS_PER_DAY, BootNs, UsdMicros, WallNs
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_journal import node_snapshot
 from governor.core.money.prices import Chosen, Day, Origin, PriceAnswer, PriceKind, RemarkKind, span_of
-from governor.ports import Preflight
+from governor.remote_ports import Preflight
 from governor.wire.price_table import built_in
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import Loopback, Rig, spot_history, spot_item

@@ -15,7 +15,7 @@ from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_MINUTE, NS_
 from governor.core.events.inputs import Event
 from governor.core.events.machine import PriceRead
 from governor.core.money.prices import Day, Origin, PriceAnswer, PriceKind, Quote
-from governor.ports import PriceSource
+from governor.remote_ports import PriceSource
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import WALL_NS, Loopback, Rig
 from tests.contract.prices.test_choice import settings

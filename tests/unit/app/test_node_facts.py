@@ -14,7 +14,7 @@ from governor.core.base.units import BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.node import new_node
 from governor.core.money.charges import Part, Payer, Place
 from governor.core.money.prices import Day, Origin, PriceKind, Quote, choose
-from governor.ports import Preflight
+from governor.remote_ports import Preflight
 from governor.settings.money import lines_of
 
 CONFIG = """

@@ -17,7 +17,7 @@ from governor.daemon.calls import BILLING_READS_AT_ONCE_MAX, CHECKPOINT_READS_AT
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
-from governor.ports import BillingReply, StopReply
+from governor.remote_ports import BillingReply, StopReply
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses
 from tests.contract.fakes_cloud import FakeCloud
 from tests.unit.core.engine.test_step import make_node

@@ -14,7 +14,7 @@ from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api, named, text
 from governor.adapters.clouds.ec2.metadata import Identity
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.events.inputs import BillingAnswer
-from governor.ports import Preflight
+from governor.remote_ports import Preflight
 
 # `stopping` and `shutting-down` are transitions that can fail. Only the two final states have ended.
 BILLING_BY_STATE: Final[Mapping[str, BillingAnswer]] = {

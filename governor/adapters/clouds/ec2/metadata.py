@@ -11,7 +11,7 @@ from typing import Final
 
 from governor.adapters.http.client import HttpFailure, HttpReply, exchange, make_client
 from governor.core.base.units import NS_PER_S, WallNs
-from governor.ports import Notice
+from governor.remote_ports import Notice
 
 # The service is link-local. Longer means that it will not answer (hop limit 1 in a container, firewall).
 DEADLINE_S: Final = 2.0

@@ -12,7 +12,7 @@ import pytest
 from governor.adapters.clouds.ec2 import metadata
 from governor.adapters.machine.host_watch import Poller
 from governor.core.base.units import NS_PER_S, WallNs
-from governor.ports import Notice
+from governor.remote_ports import Notice
 
 LIMIT_S: Final = 10.0
 

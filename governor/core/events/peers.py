@@ -1,0 +1,68 @@
+"""What governors of one run tell each other (docs/adr/0027). A message is all that its sender knows, never an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from governor.core.base.units import MonoNs
+
+# Of one message. A node runs a handful, and one datagram carries one run.
+RUNS_TOLD_MAX: Final = 16
+# Nodes of one run. Their counters of money are told on when they have left.
+NODES_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class ToldHalt:
+    """A node's part of a halt."""
+
+    incident_id: str  # The smallest id that the sender knows of this halt.
+    node: str  # Whose verdict that was.
+    rule: str
+    reason: str
+    text: str
+    checkpoint: str  # good | suspect | none
+    stage: str  # The sender's own state: a HaltState's name, or the word of a GivenUp.
+    gone: bool = False  # No process of the run is left there, as observed.
+    # Whether the machine's stop was accepted, and whether its end was read back. None: the plan stops no machine.
+    stopped: bool | None = None
+    verified: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """A run as its sender has it: of its own node only, but for `left`."""
+
+    run: str
+    job: str  # The launch, as its ranks have settled it in their store.
+    uid: int
+    is_alive: bool
+    ranks: int  # How many of the run's ranks are there.
+    has_first: bool = False  # Rank 0 is there, and so the job's store.
+    step: int | None = None
+    # What the sender's own node has charged to the run, over all its launches; None: it has no price.
+    spend_usd_micros: int | None = None
+    rate_usd_micros_per_hour: int | None = None
+    halt: ToldHalt | None = None
+    left: tuple[tuple[str, int], ...] = ()  # Nodes that speak no more, and what each had charged.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTold:
+    """One node's message."""
+
+    node: str
+    boot_id: str
+    cloud: str = "none"
+    instance_id: str | None = None
+    region: str | None = None
+    runs: tuple[ToldRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTold:
+    """A message of another governor, whose sender and whose age were checked."""
+
+    at: MonoNs
+    told: NodeTold

@@ -41,7 +41,7 @@ UNIT_QUARTERS := test-unit-1 test-unit-2 test-unit-3 test-unit-4
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
   test-contract-rest test-unit $(UNIT_QUARTERS) test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-node sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
+  fix sim sim-ceiling sim-node sim-nodes sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ sim: env ## Simulate SEEDS fault schedules of the halt (default 2,000).
 
 sim-ceiling: env ## Simulate SEEDS runs that reach their ceiling (make sim-ceiling SEEDS=10000: four minutes of processor).
 	@$(VENV_PYTHON) -m tests.sim --ceiling --seeds $(SEEDS)
+
+sim-nodes: env ## Simulate SEEDS runs on several nodes: cut off, frozen, dead, restarted, with messages lost and doubled.
+	@$(VENV_PYTHON) -m tests.sim.nodes --seeds $(SEEDS)
 
 sim-node: env ## Simulate SEEDS nodes that people come to and leave.
 	@$(VENV_PYTHON) -m tests.sim --node --seeds $(SEEDS)

@@ -87,6 +87,7 @@ _STAGES = {
     HaltState.ARMED: "An incident is open. Nothing has been done yet.",
     HaltState.ASKED: "The trainer was asked to save, then to exit. Lasts for the grace at most.",
     HaltState.SAVING: "The trainer says that it saves. Still within the same grace.",
+    HaltState.WAITING: "Of several nodes, that of rank 0 goes last: it hosts the store of the others. A bounded wait.",
     HaltState.TERMED: "SIGTERM was sent to the launcher, the ranks, and whatever else is the run's.",
     HaltState.KILLED: "SIGKILL was sent.",
     HaltState.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 destroy.",

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from governor.adapters.command import launch_lock
 from governor.core.base.identity import ProcessFacts, ProcessId
-from governor.core.engine.node import Node, know_incidents
+from governor.core.engine.names import know_incidents
+from governor.core.engine.node import Node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Effect
 from governor.core.halt.elsewhere import Elsewhere, as_seen, left_elsewhere, unseen_runs
-from governor.core.halt.incident import LeftLaunch
 from governor.core.halt.inherited import inherited
 from governor.core.halt.kill_set import ancestors
+from governor.core.halt.left_launch import LeftLaunch
 from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Clock, Journal, Processes
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from governor.adapters.evidence import py_spy, ras, trace
 from governor.core.base.printable import at_step
-from governor.core.halt.incident import process_of
+from governor.core.halt.left_launch import process_of
 from governor.text.collectives import standings
 from governor.wire.shown import read_collectives
 

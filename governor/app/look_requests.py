@@ -9,7 +9,7 @@ from governor.app.request_fields import Refused, whole
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.events.shown import RankShowed
-from governor.core.halt.incident import process_row
+from governor.core.halt.left_launch import process_row
 from governor.core.runs.state import Rank
 from governor.daemon.loop import Daemon
 from governor.daemon.rank_looks import Look

@@ -260,7 +260,7 @@ def _living(launched: Row | None, alive: Sequence[Row], strangers: Sequence[Row]
     from governor.app.earlier_launch import lives_here
     from governor.core.engine.launched_command import launch_of
     from governor.core.halt.elsewhere import as_seen
-    from governor.core.halt.incident import process_of
+    from governor.core.halt.left_launch import process_of
     from governor.daemon.process_killer import ProcessKiller
 
     rows = [
@@ -316,7 +316,7 @@ def _holder(
     from governor.app.earlier_launch import holds_here
     from governor.core.engine.launched_command import launch_of
     from governor.core.halt.elsewhere import as_seen
-    from governor.core.halt.incident import process_of
+    from governor.core.halt.left_launch import process_of
     from governor.daemon.process_killer import ProcessKiller
 
     others = [process_of(p) for row in strangers for p in row.get("processes", ())]

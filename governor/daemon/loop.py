@@ -29,6 +29,7 @@ from governor.core.engine.node_journal import metered_row, persist
 from governor.core.events.effects import Effect, Term, one_commit
 from governor.core.events.inputs import Event, Hello, LauncherExited, LaunchersSeen, Tick, TrainerExited
 from governor.core.events.machine import RunRecalled
+from governor.core.events.peers import PeerTold
 from governor.core.events.streams import StreamOpened
 from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries, MarksFile
@@ -164,6 +165,8 @@ class Daemon:
         self._ready = {self._wake[0].fileno(): self._drain_wake, self.performer.inbox.fileno(): self.reception.drain}
         if self.control is not None:
             self._ready[self.control.fileno()] = self._drain_control
+        if self.performer.peers is not None:
+            self._ready[self.performer.peers.fileno()] = self._drain_peers
         for fd in self._ready:
             self._epoll.register(fd, select.EPOLLIN)
         period_s = self.service.watchdog_period_s
@@ -200,6 +203,11 @@ class Daemon:
         with contextlib.suppress(BlockingIOError):
             while self._wake[0].recv(4096):
                 pass
+
+    def _drain_peers(self) -> None:
+        assert self.performer.peers is not None
+        for told in self.performer.peers.receive():
+            self.apply(PeerTold(self.performer.clock.mono(), told))
 
     def _drain_queue(self) -> None:
         for _ in range(self._queue.qsize()):

@@ -27,6 +27,7 @@ from governor.core.events.effects import (
     Effect,
     FindLastGood,
     Kill,
+    MeetPeer,
     Page,
     PersistIncident,
     PersistRuns,
@@ -36,13 +37,15 @@ from governor.core.events.effects import (
     Record,
     Refuse,
     StopCompute,
+    TellPeers,
     Term,
     WeighCheckpoint,
 )
 from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
 from governor.core.events.shown import RankShowed
-from governor.core.halt.incident import TARGETS_MAX, Incident, process_of
+from governor.core.halt.incident import TARGETS_MAX, Incident
+from governor.core.halt.left_launch import process_of
 from governor.core.money.charges import charge_row
 from governor.daemon.calls import Call, Calls
 from governor.daemon.halt_looks import HaltLooks
@@ -51,7 +54,7 @@ from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller, Table
 from governor.daemon.rank_looks import RankLooks
 from governor.ports import Checkpoints, Clock, Inbox, Journal, Processes, Row, Sent
-from governor.remote_ports import Cloud
+from governor.remote_ports import Cloud, Peers
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
 # The words of the timeline.
@@ -74,6 +77,7 @@ class Performer:
     process_killer: ProcessKiller
     post: Callable[[Event], None]
     cloud: Cloud | None = None
+    peers: Peers | None = None
     quota: LogQuota = field(default_factory=LogQuota)
     recalls: dict[str, MonoNs] = field(default_factory=dict)  # Runs that the journal was asked for: since when.
     calls: Calls = field(init=False)
@@ -178,6 +182,16 @@ class Performer:
 
         self.recalls.setdefault(effect.run, self.clock.mono())
         self.journal.find_run(effect.run, tell)
+
+    # --- other nodes -----------------------------------------------------------------------------------
+
+    def tell_peers(self, effect: TellPeers) -> None:
+        if self.peers is not None:
+            self.peers.tell(effect.told)
+
+    def meet_peer(self, effect: MeetPeer) -> None:
+        if self.peers is not None:
+            self.peers.meet(effect.host)
 
     # --- ranks -----------------------------------------------------------------------------------------
 
@@ -370,12 +384,14 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     FindLastGood: Performer.call,
     PersistRuns: Performer.persist_runs,
     Kill: Performer.kill,
+    MeetPeer: Performer.meet_peer,
     Page: Performer.page,
     ReadBilling: Performer.call,
     ReadCheckpoint: Performer.call,
     RecallRun: Performer.recall_run,
     Refuse: Performer.refuse,
     StopCompute: Performer.call,
+    TellPeers: Performer.tell_peers,
     Term: Performer.term,
     WeighCheckpoint: Performer.call,
 }

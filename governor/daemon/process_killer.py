@@ -14,7 +14,6 @@ from governor.core.base.secrets import command_within, redacted
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import Below, LeftLaunch, process_row
 from governor.core.halt.inherited import Inherited, inherited
 from governor.core.halt.kill_set import (
     KillSet,
@@ -26,6 +25,7 @@ from governor.core.halt.kill_set import (
     strays,
 )
 from governor.core.halt.known_names import is_costgov, is_multiplexer
+from governor.core.halt.left_launch import Below, LeftLaunch, process_row
 from governor.core.halt.neighbours import Ties, launched_apart, own_ties, siblings
 from governor.daemon.kill_in_progress import ControlGroup, KillInProgress, Surroundings
 from governor.ports import Processes, Sent

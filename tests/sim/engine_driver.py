@@ -15,7 +15,7 @@ from random import Random
 from governor.core.base.findings import Response
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import AT_ONCE, HaltSettings, Mode, Policy, PolicySet, Rule
-from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
+from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, accrue
 from governor.core.engine import step as engine
 from governor.core.engine.halt_plan import STOP_REPLY_NS
 from governor.core.engine.incident_json import incident_of
@@ -62,6 +62,7 @@ def engine_schedule(rng: Random) -> Schedule:
         stop=StopTarget.INSTANCE if drawn.plan.stop is StopTarget.JOB else drawn.plan.stop,
         stop_reply_ns=STOP_REPLY_NS,
         rung_max=max(1, drawn.plan.rung_max),
+        others_ns=DurationNs(0),  # Its other nodes are engines too: tests/sim/nodes.
     )
     return replace(drawn, plan=plan)
 

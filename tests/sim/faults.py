@@ -116,6 +116,7 @@ def draw_plan(rng: Random) -> HaltPlan:
         stop_reply_ns=between(5, 30),
         verify_ns=between(30, 240),
         rung_max=rng.choice((0, 1, 1, 2, 2)),
+        others_ns=between(5, 60) if rng.random() < 0.4 else DurationNs(0),
     )
 
 

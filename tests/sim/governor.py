@@ -22,6 +22,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.machine import PriceRead
+from governor.core.events.peers import PeerTold
 from governor.core.halt.table import Fact, Halt, HaltState, billing_fact, open_halt, resume, step, stop_fact
 from tests.sim.disk import Disk
 from tests.sim.faults import INCIDENT, RUN
@@ -82,8 +83,10 @@ class TableDriver:
                 return self._feed(Fact.RESPAWNED if event.respawned else Fact.EXITED, event.at)
             case TrainerExited():
                 # The ranks are gone; who else is, only a scan tells, and scans begin with TERM.
-                asked = self.halt.stage in (HaltState.ARMED, HaltState.ASKED, HaltState.SAVING)
+                asked = self.halt.stage in (HaltState.ARMED, HaltState.ASKED, HaltState.SAVING, HaltState.WAITING)
                 return self._feed(Fact.EXITED, event.at) if asked else ()
+            case PeerTold():
+                return self._feed(Fact.OTHERS_GONE, event.at)
             case Hello():
                 return ()  # Whom a connection belongs to is the engine's business.
             case StopReplied():
@@ -236,6 +239,8 @@ def _brief(event: Event) -> str:
             return "respawn seen" if event.respawned else "exit seen"
         case PriceRead():
             return "price read"
+        case PeerTold():
+            return "the other nodes are gone"
         case Hello():
             return f"hello of {event.peer.process.pid}"
         case _:

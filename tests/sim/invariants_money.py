@@ -133,7 +133,7 @@ class MoneyIsReachedInTime(Checker):
     def on_step(self, step: Step) -> None:
         if self.verdict_at is None:
             self.verdict_at = self.world.now
-        allowed = self.plan.grace_ns + self.plan.term_grace_ns + self.plan.kill_grace_ns
+        allowed = self.plan.grace_ns + self.plan.others_ns + self.plan.term_grace_ns + self.plan.kill_grace_ns
         # A restart costs its own time, and renews the deadline of the stage that it interrupts.
         allowed += 4 * GRID_NS + self.restarts * (
             DOWN_NS + GRID_NS + max(self.plan.term_grace_ns, self.plan.kill_grace_ns)

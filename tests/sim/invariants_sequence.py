@@ -121,8 +121,24 @@ class GraceIsKept(Checker):
                 self.broken(f"termed {(self.world.now - until) / NS_PER_S:.1f} s after the grace")
             if step.fact not in self.REASONS:
                 self.broken(f"grace cut short by {step.fact.name}")
-        if asked and step.fact is Fact.SAVED and not any(isinstance(effect, Term) for effect in step.effects):
+        is_last = step.after.stage is HaltState.WAITING and self.world.plan.others_ns > 0
+        if asked and step.fact is Fact.SAVED and not (is_last or any(isinstance(one, Term) for one in step.effects)):
             self.broken("saved, and still waiting")
+        self._check_waiting(step)
+
+    def _check_waiting(self, step: Step) -> None:
+        """The node of rank 0 goes last, and waits neither without need nor for ever."""
+        others_ns, begun = self.world.plan.others_ns, (HaltState.ARMED, HaltState.ASKED, HaltState.SAVING)
+        if others_ns and step.before.stage in begun and step.after.stage is HaltState.TERMED:
+            self.broken("the node of rank 0 went first")
+        if step.after.stage is HaltState.WAITING and step.fact is Fact.OTHERS_GONE:
+            self.broken("waits for nobody")
+        if step.before.stage is not HaltState.WAITING or step.after.stage is HaltState.WAITING:
+            return
+        if step.fact not in (Fact.OTHERS_GONE, Fact.DEADLINE):
+            self.broken(f"did not wait for the other nodes: {step.fact.name}")
+        if self.world.now > step.before.since + others_ns + GRID_NS + self.restarts * DOWN_NS:
+            self.broken("waited for the other nodes beyond their time")
 
 
 class EveryStageDoesItsWork(Checker):

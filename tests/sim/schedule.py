@@ -109,7 +109,7 @@ def _play(world: World, governor: Governor) -> None:
 
 def liveness_ns(plan: HaltPlan) -> int:
     """How long a halt may take from the moment at which everything obeys, wherever it stood."""
-    before_stop = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns
+    before_stop = plan.grace_ns + plan.others_ns + plan.term_grace_ns + plan.kill_grace_ns
     ladder = (plan.rung_max + 1) * (plan.stop_reply_ns + plan.verify_ns)
     # One retry may have begun just before, and stops that were slow keep their pace.
     return before_stop + 2 * ladder + 2 * plan.retry_max_ns + 4 * plan.verify_ns + 60 * NS_PER_S

@@ -27,16 +27,17 @@ for run, seeds in ((run_schedule, 40), (run_engine_schedule, 20)):
 """
 ENGINE_SEEDS = 100  # Of each range.
 
+_ASKING = (HaltState.ASKED, HaltState.SAVING, HaltState.WAITING)
 _REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
 UNREACHABLE = {
     "an incident is opened and its verdict fed in one step": set(
         product([HaltState.ARMED], set(Fact) - {Fact.VERDICT, Fact.VERDICT_NO_ASK})
     ),
     "no stop is sent before STOPPING, and nothing goes back": set(
-        product([HaltState.ASKED, HaltState.SAVING, HaltState.TERMED, HaltState.KILLED], _REPLIES)
+        product([*_ASKING, HaltState.TERMED, HaltState.KILLED], _REPLIES)
     ),
     "hands look for newcomers from the first SIGTERM on": set(
-        product([HaltState.ASKED, HaltState.SAVING], [Fact.RESPAWNED]),
+        product(_ASKING, [Fact.RESPAWNED]),
     ),
 }
 

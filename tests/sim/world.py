@@ -16,6 +16,7 @@ from typing import Protocol
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
 from governor.core.events.inputs import Event, ProcessesSeen
+from governor.core.events.peers import NodeTold, PeerTold
 from tests.sim.cloud import Cloud
 from tests.sim.faults import HEALED, INCIDENT, Schedule, some_moment
 from tests.sim.trainer import Process, Trainer
@@ -24,6 +25,9 @@ START = MonoNs(1_000_000 * NS_PER_S)
 EVENTS_MAX = 20_000  # Ten times the busiest schedule: beyond it something multiplies.
 STAMP_AGE_NS_MAX = 300 * NS_PER_MS  # More than a tick of the grid, so that stages pass in between.
 SCAN_NS = 400 * NS_PER_MS  # Two scans of /proc and what lies between them.
+
+OTHERS = NodeTold("node-2", "boot-2")  # Says that no process of the run is left on the other nodes.
+OTHERS_TELL = 3
 
 MakeEvent = Callable[[MonoNs], Event]
 
@@ -61,6 +65,8 @@ class World:
         for _ in range(self.faults.second_verdicts):
             asked = self.plan.checkpoint != "none" and self.rng.random() < 0.5
             self.after(some_moment(self.rng, self.plan), partial(governor.verdict, asked=asked))
+        for _ in range(OTHERS_TELL if self.plan.others_ns else 0):  # A beat a second: it comes in any stage.
+            self.tell(lambda at: PeerTold(at, OTHERS), some_moment(self.rng, self.plan))
         self.trainer.start()
         self.cloud.start()
 

@@ -15,7 +15,8 @@ from governor.core.base.units import MonoNs
 from governor.core.engine.launched_command import is_its, is_tied
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
-from governor.core.halt.incident import OTHER_USER, process_of
+from governor.core.halt.incident import OTHER_USER
+from governor.core.halt.left_launch import process_of
 
 
 def watched(node: Node) -> list[ManagedRun]:

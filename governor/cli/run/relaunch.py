@@ -29,7 +29,8 @@ from governor.core.engine.managed_run import ManagedRun, announced_by_others
 from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.events.ends import CommandLeft
 from governor.core.events.inputs import CommandLaunched, LauncherExited
-from governor.core.halt.incident import Incident, LeftLaunch, process_of
+from governor.core.halt.incident import Incident
+from governor.core.halt.left_launch import LeftLaunch, process_of
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon import signals
 from governor.daemon.launches import SupervisedCommand

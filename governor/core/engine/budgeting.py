@@ -25,6 +25,7 @@ from governor.core.engine.halt_plan import (
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
 from governor.core.engine.node_journal import persist
+from governor.core.engine.spent.over_nodes import over_nodes
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.operators import OperatorBudget
 from governor.core.halt import overrun
@@ -51,8 +52,11 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
         outline = _outline(node, budget, covered.get(budget.scope.text, []))
         for managed in covered.get(budget.scope.text, ()):
             managed.run.set_caps((*managed.run.caps, outline))
-    for name, cap in _of_command(node, at).items():
-        node.runs[name].run.set_caps((cap, *node.runs[name].run.caps))
+    own = _of_command(node, at)
+    for name, managed in node.runs.items():
+        cap = over_nodes(node, managed, own.get(name), at)
+        if cap is not None:
+            managed.run.set_caps((cap, *managed.run.caps))
     caps: dict[str, Cap] = {}
     effects: list[Effect] = []
     for budget in in_force:

@@ -11,6 +11,7 @@ from governor.core.base.policy import Mode, Policy
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs, UsdMicros, format_duration
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
+from governor.core.fleet.members import SILENT_NS
 from governor.core.halt.table import HaltPlan, StopTarget
 from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.ledger import reserve
@@ -210,7 +211,18 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, i
         stop_reply_ns=STOP_REPLY_NS,
         verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
         rung_max=RUNG_DESTROY if settings.destroy else RUNG_FORCE,
+        others_ns=others_ns(managed, times),
     )
+
+
+def others_ns(managed: ManagedRun, times: HaltTimes) -> DurationNs:
+    """How long this node waits for the run's other nodes: that of rank 0 goes last, because it hosts their store.
+
+    They were told of the halt a moment later, and have to end their processes as we have.
+    """
+    if 0 not in managed.run.known_ranks() or not managed.history.members.keep_us_waiting:
+        return DurationNs(0)
+    return DurationNs(SILENT_NS + times.term_ns + times.kill_ns)
 
 
 def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarget:

@@ -11,7 +11,9 @@ from governor.core.base.policy import PROMISES
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.node import Node
-from governor.core.halt.incident import NEVER_LOOKED, Incident, LeftLaunch, process_of, process_row
+from governor.core.fleet.members import NodePart
+from governor.core.halt.incident import Incident
+from governor.core.halt.left_launch import NEVER_LOOKED, LeftLaunch, process_of, process_row
 from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
 from governor.core.money.token_price import TokenPrices
 from governor.core.runs.last_good import LastGood
@@ -88,6 +90,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         **({"named_uids": list(incident.named_uids)} if incident.named_uids else {}),
         **({"paid_by": incident.paid_by} if incident.paid_by is not None else {}),
         **({"strangers": True} if _is_strangers(node, incident) else {}),
+        **_over_nodes(node, incident),
         **_wrong_max(node, incident),
         **_account(node, incident),
     }
@@ -117,6 +120,17 @@ def _account(node: Node, incident: Incident) -> dict[str, Any]:
     if incident.is_closed or managed is None or managed.history.time.held.boot_to is None:
         return {}
     return {"time": managed.history.time.snapshot()}
+
+
+def _over_nodes(node: Node, incident: Incident) -> dict[str, Any]:
+    """Of a run with several nodes: by which id all call the halt, whose verdict it was, and every node's part."""
+    others = [part.row() for _, part in sorted(incident.nodes.items())]
+    return {
+        "called": incident.called,
+        "decided_by": incident.decided_by or node.facts.node,
+        "wanted": incident.wanted,
+        "nodes": [incident.own_part(node.facts.node, node.facts.cloud, node.facts.instance_id).row(), *others],
+    }
 
 
 def _wrong_max(node: Node, incident: Incident) -> dict[str, int]:
@@ -164,7 +178,20 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         prices=TokenPrices.of(snapshot, "usd_micros_per_mtok"),
         wasted_usd_micros=snapshot.get("wasted_usd_micros"),
         given_up=str(snapshot["halt_stage"]) if is_given_up else "",
+        **_nodes_of(snapshot),
     )
+
+
+def _nodes_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """An older journal has none of these."""
+    decided_by, called = snapshot.get("decided_by", ""), snapshot.get("called", "")
+    parts = [NodePart.of(row) for row in snapshot.get("nodes", ())]
+    return {
+        "wanted": str(snapshot.get("wanted", "none")),
+        "decided_by": str(decided_by) if decided_by != snapshot.get("node") else "",
+        "known_as": str(called) if called != snapshot["incident_id"] else "",
+        "nodes": {part.node: part for part in parts if part.node != snapshot.get("node")},
+    }
 
 
 def _apart(value: Any) -> Any:

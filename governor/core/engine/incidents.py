@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from governor.core.base.findings import Verdict
-from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
 from governor.core.engine import budgeting, charging, node_journal, saved_checkpoint
 from governor.core.engine.command.payers import payer_for
@@ -34,7 +33,8 @@ from governor.core.events.inputs import Ack, BillingAnswer, BillingRead, Process
 from governor.core.events.streams import StreamOpened
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE
-from governor.core.halt.incident import Incident, process_row, rank_rows
+from governor.core.halt.incident import Incident, rank_rows
+from governor.core.halt.left_launch import process_row
 from governor.core.halt.table import Fact, Halt, HaltState, StopTarget
 from governor.core.runs.ends import cause_of
 from governor.core.runs.life import LifeFact
@@ -44,18 +44,24 @@ DAY_NS = 24 * NS_PER_HOUR
 PIDS_NOTED_MAX = 16
 # Acknowledgements after which there is no checkpoint.
 FAILURES = frozenset({"failed", "aborted", "declined"})
+BEFORE_TERM = (HaltState.ASKED, HaltState.SAVING, HaltState.WAITING)
 # A mistyped or inverted check says "ended" from the first day on.
 NEVER_SAID_RUNNING = "no proof: it has never said that the machine runs"
 
 
 def open_incident(
-    node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None
-) -> list[Effect]:
-    """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed."""
+    node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None,
+    joined: tuple[str, str] | None = None,
+) -> list[Effect]:  # fmt: skip
+    """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed.
+
+    `joined`: the id under which another node halts the run, and that node.
+    """
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
     charge_verdict(node, managed, verdict.trigger, at)
-    incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
+    own_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
+    incident_id, decided_by = joined if joined is not None else (own_id, "")
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     managed.history.note_halt(wall := node.wall(at))
     incident = Incident(
@@ -75,6 +81,8 @@ def open_incident(
         opened_at=at,
         opened_wall=wall,
         operator_uid=operator_uid,
+        wanted=verdict.checkpoint,
+        decided_by=decided_by,
         step=run.step if verdict.step is None else max(run.step or 0, verdict.step),  # Another rank's may be ahead.
         loss=run.loss,
         tokens_total=managed.trained_tokens,
@@ -88,26 +96,31 @@ def open_incident(
         prices=token_prices(managed, node.ledger.spend(run.run)),
         spend_rate_usd_micros_per_hour=None if managed.is_strangers else last_rate(node, managed),
         paid_by=payer_for(node, managed, node.holders()),
-        resume=_resume_command(node, managed),
+        resume=saved_checkpoint.resume_command(node, managed),
         framework=run.framework,
         resumes=run.resumes,
     )
-    launchers = managed.launch.launchers
-    ranks = [process for process in incident.rank_processes if process not in launchers]
-    roles = [*((process, "launcher") for process in launchers), *((process, "rank") for process in ranks)]
-    incident.add_targets([{**process_row(process), "role": role} for process, role in roles])
     managed.enter_halt(incident)
     node.enter(incident)
-    incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
-    if run.failures:
-        incident.note(at, wall, "raised", text=cause_of(run.failures))
-    if in_vain is not None:
-        incident.note(at, wall, "save_failed", reason=in_vain)
+    _note_begin(managed, incident, in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed, at)]
     # The letters do not wait for what the run has spent.
     return [*feed(node, managed, fact, at), *looks, node_journal.persist(node, at, managed)]
+
+
+def _note_begin(managed: ManagedRun, incident: Incident, in_vain: str | None) -> None:
+    launchers, at, wall = incident.launchers, incident.opened_at, incident.opened_wall
+    ranks = [process for process in incident.rank_processes if process not in launchers]
+    roles = [*((process, "launcher") for process in launchers), *((process, "rank") for process in ranks)]
+    incident.add_targets([{**process_row(process), "role": role} for process, role in roles])
+    by = {"node": incident.decided_by} if incident.decided_by else {}
+    incident.note(at, wall, "verdict", rule=incident.rule, reason=incident.reason, text=incident.text, **by)
+    if managed.run.failures:
+        incident.note(at, wall, "raised", text=cause_of(managed.run.failures))
+    if in_vain is not None:
+        incident.note(at, wall, "save_failed", reason=in_vain)
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:
@@ -121,19 +134,6 @@ def number_of(incident_id: str) -> int:
     """Which incident of its run this was; 1 if the id does not say."""
     last = incident_id.rpartition(".")[2]
     return int(last) if last.isdecimal() else 1
-
-
-def _resume_command(node: Node, managed: ManagedRun) -> str | None:
-    """The command that launched the run. A script that calls resume() goes on from its newest whole checkpoint."""
-    argv = managed.launch.command or managed.run.resume_argv
-    if not argv:
-        return None
-    command = command_text(redacted(argv, node.facts.redact_keys))
-    launched = node.launched
-    # A rank's own directory need not be the one in which its launcher was started.
-    is_launched = launched is not None and launched.cwd is not None and argv == launched.command
-    cwd = launched.cwd if launched is not None and is_launched else managed.run.cwd
-    return f"cd {command_text(redacted([cwd], node.facts.redact_keys))} && {command}" if cwd else command
 
 
 def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
@@ -178,6 +178,7 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
     if is_closing:
         _close(node, managed, at)
         effects.extend(_still_billed(node, incident) if not managed.is_strangers else ())
+    node.telling.ask()
     if incident.halt.stage is not before.stage:
         data = {"from": before.stage.name, "to": incident.stage_name, "fact": fact.name}
         effects.insert(0, Record("transition", incident.run, incident.incident_id, data, durable=True))
@@ -344,7 +345,7 @@ def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[E
             effects.append(Alarm("nobody_named", incident.run, text))
     elif not seen.alive:
         # Before TERM, only the ranks are known to be gone. Processes that they left behind are looked for next.
-        what = "ranks_exited" if incident.halt.stage in (HaltState.ASKED, HaltState.SAVING) else "exited"
+        what = "ranks_exited" if incident.halt.stage in BEFORE_TERM else "exited"
         if incident.at_of(what) is None:
             incident.note(seen.at, node.wall(seen.at), what)
             if seen.unsure:

@@ -30,7 +30,7 @@ from governor.core.engine.node import RUNS_MAX, Node, manage, newest_of_most, ow
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, Hello, LauncherExited
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import NEVER_LOOKED, LeftLaunch, process_of, process_row
+from governor.core.halt.left_launch import NEVER_LOOKED, LeftLaunch, process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake, speakers
 from governor.core.runs.life import LifeFact

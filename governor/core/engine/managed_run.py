@@ -12,7 +12,9 @@ from governor.core.attribution.causes import Amount
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_DAY, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.halt.incident import Incident, LeftLaunch
+from governor.core.fleet.members import Members
+from governor.core.halt.incident import Incident
+from governor.core.halt.left_launch import LeftLaunch
 from governor.core.money.ceiling_forecast import CeilingReport
 from governor.core.money.charges import Charge
 from governor.core.money.forecast import RECENT_WINDOWS, Speed, speed_of
@@ -55,6 +57,7 @@ class RunHistory(Bought):
     command: str | None = None  # The launched command whose time it has taken over last.
     one_offs: OneOffs = field(default_factory=OneOffs)
     is_given_back: bool = False  # What it was charged once is another's, with the windows of then.
+    members: Members = field(default_factory=Members)  # The run's other nodes.
     turn: int = 0  # Which take-over of that command's time this was: the highest of its runs is the last.
 
     def begins_to_pay(self, at: BootNs) -> None:
@@ -173,7 +176,13 @@ class Reported:
     capped: tuple[str, MonoNs] | None = None  # The attempt of which a checkpoint was not charged as it was said.
     superseded_at: MonoNs | None = None
     price: bool = False
+    joined: str = ""  # Another node's halt that was reported and not joined, in observe mode.
     ceilings: dict[str, CeilingReport] = field(default_factory=dict)  # By the scope of the ceiling.
+
+    def note_joined(self, incident_id: str) -> bool:
+        """Whether it is news that another node halts the run."""
+        is_news, self.joined = self.joined != incident_id, incident_id
+        return is_news
 
 
 MARKS_MAX: Final = 4 * RANKS_MAX  # Each rank of an attempt has one, and a restart brings new ones.

@@ -7,7 +7,7 @@ name is free again once its run is gone and never did anything, or when somebody
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from governor.core.base.run_names import names_of, reserved_for
@@ -279,3 +279,12 @@ def on_recalled(node: Node, event: RunRecalled) -> list[Effect]:
     else:
         make_past(node, managed, Claim(managed.run.uid, PROTECTED))
     return []
+
+
+def know_incidents(node: Node, incident_ids: Iterable[str]) -> None:
+    """Give none of these ids again. They are of the journal and of the reports, whatever became of their runs."""
+    end = f".{node.facts.node}"
+    for incident_id in incident_ids:
+        stem, _, number = incident_id.rpartition(".")
+        if stem.endswith(end) and number.isdecimal():
+            node.note_number(stem.removesuffix(end), int(number))

@@ -19,7 +19,9 @@ from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import Incident, LeftLaunch
+from governor.core.fleet.members import Telling
+from governor.core.halt.incident import Incident
+from governor.core.halt.left_launch import LeftLaunch
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Payer, Place, labels_of
 from governor.core.money.command_account import CommandAccount
@@ -65,6 +67,7 @@ class NodeFacts:
     stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
     granularity_ns: DurationNs = DurationNs(0)
     observe: bool = False
+    has_peers: bool = False  # Governors of other nodes can be told and heard.
     idle_stop_ns: DurationNs | None = None  # From costgov.toml. 0: off; None: the policies decide.
     # Under `costgov run`, the one launched command is the node's tenant.
     exclusive: bool = False
@@ -142,6 +145,7 @@ class Node:
     shares_left: dict[str, int] = field(default_factory=dict)
     frames_total: int = 0
     frames_lost_total: int = 0
+    telling: Telling = field(default_factory=Telling)
 
     def request_persist(self) -> None:
         """Persist runs and money with the next tick, before the period ends."""
@@ -325,15 +329,6 @@ def owner_of(node: Node, name: str) -> int | None:
     """The uid that owns this name, of a managed or a past run; None: the name is free."""
     managed, past = node.runs.get(name), node.past.get(name)
     return managed.run.uid if managed is not None else past.uid if past is not None else None
-
-
-def know_incidents(node: Node, incident_ids: Iterable[str]) -> None:
-    """Give none of these ids again. They are of the journal and of the reports, whatever became of their runs."""
-    end = f".{node.facts.node}"
-    for incident_id in incident_ids:
-        stem, _, number = incident_id.rpartition(".")
-        if stem.endswith(end) and number.isdecimal():
-            node.note_number(stem.removesuffix(end), int(number))
 
 
 def claim_of(node: Node, managed: ManagedRun) -> Claim:

@@ -11,7 +11,7 @@ from governor.core.engine.managed_run import ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.engine.run_forecast import plan_of, token_prices
 from governor.core.events.effects import PersistRuns, Record
-from governor.core.halt.incident import process_row
+from governor.core.halt.left_launch import process_row
 from governor.core.money.charges import UNALLOCATED, Line
 from governor.core.money.expected import WindowRow, plan_row, window_row
 from governor.core.money.lines import price_of
@@ -81,6 +81,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "worth": PROTECTED if run.alive else claim_of(node, managed).worth,
         **({"strangers": True} if managed.is_strangers else {}),
         "ranks": sorted(run.known_ranks()),
+        **({"job": run.job, "world_size": run.world_size} if run.job else {}),
         "processes": [process_row(process) for process in managed.processes()],
         "marks": list(managed.launch.marks),
         "cgroups": list(managed.launch.cgroups),
@@ -114,6 +115,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "hold_reason": managed.history.hold_reason,
         "halts_wall": list(managed.history.halts_wall),
         **_one_offs_row(managed),
+        **({"other_nodes": dict(charged)} if (charged := managed.history.members.row()) else {}),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
         **_prices_row(managed),

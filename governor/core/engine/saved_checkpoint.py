@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from governor.core.base.secrets import command_text, redacted
 from governor.core.base.units import DurationNs, MonoNs, WallNs
 from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.checkpoints import (
     CheckpointLook,
     CheckpointRead,
@@ -268,3 +270,16 @@ def _withdraw(managed: ManagedRun, at: MonoNs) -> None:
         # When that one was saved is not remembered, so more work counts as unsaved, and none of it as saved.
         managed.run.take_last_good(back, None, _older(managed.run, older))
         incident.take_last_good(managed.run.last_good)
+
+
+def resume_command(node: Node, managed: ManagedRun) -> str | None:
+    """The command that launched the run. A script that calls resume() goes on from its newest whole checkpoint."""
+    argv = managed.launch.command or managed.run.resume_argv
+    if not argv:
+        return None
+    command = command_text(redacted(argv, node.facts.redact_keys))
+    launched = node.launched
+    # A rank's own directory need not be the one in which its launcher was started.
+    is_launched = launched is not None and launched.cwd is not None and argv == launched.command
+    cwd = launched.cwd if launched is not None and is_launched else managed.run.cwd
+    return f"cd {command_text(redacted([cwd], node.facts.redact_keys))} && {command}" if cwd else command

@@ -34,6 +34,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.engine.nodes import from_peers, to_peers
 from governor.core.engine.spent import marks
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
@@ -74,6 +75,7 @@ from governor.core.events.machine import (
     UidRangesSeen,
 )
 from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
+from governor.core.events.peers import PeerTold
 from governor.core.events.shown import RankShowed
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 from governor.core.halt.table import Fact
@@ -85,7 +87,8 @@ READ_LATE_MAX_NS: Final = 10 * NS_PER_MS
 
 def step(node: Node, event: Event) -> list[Effect]:
     """Apply one event and return what to do, in order. Never raises for an event that the world may send."""
-    return _HANDLERS[type(event)](node, event)
+    effects = _HANDLERS[type(event)](node, event)
+    return [*effects, *to_peers.beat(node, event.at)] if node.telling.is_due else effects
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -140,6 +143,8 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     if node.superseded:
         effects.extend(alarms.superseded_alarms(node, tick.at))
     effects.extend(stop.watch(node, tick.at))
+    effects.extend(from_peers.watch(node, tick.at))
+    effects.extend(to_peers.beat(node, tick.at))
     return effects
 
 
@@ -319,5 +324,6 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     TokensSettled: on_sources.on_tokens_settled,
     SourceTrouble: on_sources.on_trouble,
     HaltMarksRead: verdicts.on_halt_marks,
+    PeerTold: from_peers.on_peer_told,
     RankShowed: lambda _node, _showed: [],  # People read it, see daemon/rank_looks.py.
 }

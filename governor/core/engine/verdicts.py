@@ -117,12 +117,15 @@ def next_retry_at(node: Node, managed: ManagedRun, at: MonoNs) -> MonoNs | None:
     return MonoNs(at + min(ages_ns, default=0))
 
 
-def verdict_by_hand(managed: ManagedRun, finding: Finding, rule: str, checkpoint: str) -> Verdict:
+def verdict_by_hand(
+    managed: ManagedRun, finding: Finding, rule: str, checkpoint: str, *, trigger: str = ""
+) -> Verdict:  # fmt: skip
+    """A halt that no rule of ours has decided. `trigger`: of another node's rule."""
     return Verdict(
         run=managed.run.run,
         policy=managed.policy.name,
         rule=rule,
-        trigger=rule,
+        trigger=trigger or rule,
         response=Response.HALT,
         enforced=True,
         finding=finding,

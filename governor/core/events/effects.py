@@ -12,6 +12,7 @@ from typing import Any
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import LookedFor
+from governor.core.events.peers import NodeTold
 from governor.core.money.charges import Charge
 
 
@@ -194,6 +195,20 @@ class Alarm:
     uid: int | None = None  # Whose process is the cause, where no run of it is known.
 
 
+@dataclass(frozen=True, slots=True)
+class TellPeers:
+    """Send our message to the governors of our runs' other nodes. It replaces the one before, and may be lost."""
+
+    told: NodeTold
+
+
+@dataclass(frozen=True, slots=True)
+class MeetPeer:
+    """A launch names the host of its rank 0. If a governor is there, it will answer."""
+
+    host: str
+
+
 Effect = (
     HaltEffect
     | ReadCheckpoint
@@ -206,6 +221,8 @@ Effect = (
     | PersistRuns
     | PersistIncident
     | Alarm
+    | TellPeers
+    | MeetPeer
 )
 
 

@@ -17,17 +17,15 @@ from governor.core.events.machine import (
     FilesLost,
     GovernorsSeen,
     GpuProcessesSeen,
-    GpuSample,
     HaltMarksRead,
-    HostMemory,
-    HostSample,
+    MachineEvent,
     PriceRead,
     RunRecalled,
     SourceTrouble,
-    SpotNotice,
     UidRangesSeen,
 )
 from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
+from governor.core.events.peers import PeerTold
 from governor.core.events.shown import RankShowed
 from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 
@@ -69,6 +67,8 @@ class Hello:
     harmed_save: NamedCheckpoint | None = None  # A trained parameter in this rank's part was not finite.
     beside: str | None = None  # The class of what else its process trains, unwatched.
     mark: int | None = None  # What the rank and all that it starts carry, as it says.
+    job: str | None = None  # The launch, as all its ranks have settled it in their store. None: not known yet.
+    master: str | None = None  # The host of rank 0, as the launcher has told it.
     of_command: bool = False  # The kernel ties the rank to the command of `costgov run`.
     open_incident: Mapping[str, Any] | None = None
 
@@ -378,10 +378,8 @@ Event = (
     | FilesLost
     | GovernorsSeen
     | UidRangesSeen
-    | GpuSample
-    | HostMemory
-    | HostSample
-    | SpotNotice
+    | MachineEvent
+    | PeerTold
     | SourceTrouble
     | RunRecalled
     | HaltMarksRead

@@ -20,6 +20,7 @@ class ToldHalt:
     incident_id: str  # The smallest id that the sender knows of this halt.
     node: str  # Whose verdict that was.
     rule: str
+    trigger: str
     reason: str
     text: str
     checkpoint: str  # good | suspect | none

@@ -56,7 +56,7 @@ def resume(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
 def entry_effects(halt: Halt, plan: HaltPlan) -> tuple[HaltEffect, ...]:
     """The effects of entering this state, to repeat them after a restart of the governor."""
     match halt.stage:
-        case HaltState.ARMED:
+        case HaltState.ARMED | HaltState.WAITING:
             return ()
         case HaltState.ASKED | HaltState.SAVING:  # Ranks that know the incident ignore a second checkpoint request.
             return _ask(halt, plan)
@@ -95,12 +95,17 @@ def start_saving(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return _move(halt, HaltState.SAVING, at, max(0, min(halt.grace_until - at, plan.save_grace_ns))), ()
 
 
+def end(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
+    """Send SIGTERM, on the node of rank 0 only after the other nodes: it hosts the store in which they agree."""
+    return (_move(halt, HaltState.WAITING, at, plan.others_ns), ()) if plan.others_ns else term(halt, at, plan)
+
+
 def term(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return _move(halt, HaltState.TERMED, at, plan.term_grace_ns), (Term(halt.incident_id, halt.run),)
 
 
-def saved_then_term(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
-    return term(replace(halt, saved=True), at, plan)
+def saved_then_end(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
+    return end(replace(halt, saved=True), at, plan)
 
 
 def note_saved(halt: Halt, _at: MonoNs, _plan: HaltPlan) -> Outcome:

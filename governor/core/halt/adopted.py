@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from governor.core.base.identity import ProcessFacts, ProcessId, carries
-from governor.core.halt.incident import Below
 from governor.core.halt.kill_set import ancestors, managers, stands_below
+from governor.core.halt.left_launch import Below
 
 Table = Mapping[int, ProcessFacts]
 

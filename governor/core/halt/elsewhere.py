@@ -14,7 +14,7 @@ from typing import Any, Final
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import WallNs
 from governor.core.events.effects import Alarm, Effect, PersistIncident
-from governor.core.halt.incident import process_of, process_row
+from governor.core.halt.left_launch import process_of, process_row
 from governor.core.halt.state import GivenUp, StopTarget
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED

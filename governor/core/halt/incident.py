@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs, format_duration
-from governor.core.events.inputs import CommandLaunched
+from governor.core.fleet.members import NodePart
+from governor.core.halt.left_launch import NEVER_LOOKED, Below, LeftLaunch, process_of
 from governor.core.halt.state import GivenUp, StopTarget
-from governor.core.halt.table import Halt, HaltPlan, HaltState
+from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState
 from governor.core.money.token_price import TokenPrices
 from governor.core.runs.last_good import LastGood
 from governor.core.runs.state import RANKS_MAX, Run
@@ -25,85 +26,6 @@ TIMELINE_MAX = 400
 OTHER_USER = "other user"  # Why a launcher is left alone.
 NO_BOUNDARY = "no_boundary"  # In the timeline.
 COLLECTIVES = "collectives"  # In the timeline and in the evidence.
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """Of a launch in a halt: what was its own at the last look, and what its user's mark does not tell."""
-
-    processes: tuple[ProcessId, ...] = ()
-    shared: tuple[ProcessId, ...] = ()  # Those of them in whose session somebody else was too.
-    unlisted: int = 0  # How many more there were than are listed.
-    missed: int = 0  # How many an earlier governor had not listed when it was killed: nobody knows them any more.
-    is_looked: bool = True  # False: killed before its first look, so that what there was is not known at all.
-
-    def row(self) -> dict[str, Any]:
-        """As LeftLaunch has it."""
-        return {
-            "below": [process_row(process) for process in self.processes],
-            **({"below_shared": [process_row(process) for process in self.shared]} if self.shared else {}),
-            **({"below_unlisted": self.unlisted} if self.unlisted else {}),
-            **({"below_missed": self.missed} if self.missed else {}),
-            **({} if self.is_looked else {"below_never_looked": True}),
-        }
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Below:
-        """As who goes on has it: what was not listed, nobody knows any more.
-
-        KeyError, TypeError or ValueError where it is not one of ours. An older journal has the processes alone.
-        """
-        return cls(
-            processes=tuple(process_of(process) for process in row["below"]),
-            shared=tuple(process_of(process) for process in row.get("below_shared", ())),
-            missed=max(int(row.get("below_unlisted", 0)), int(row.get("below_missed", 0))),
-            is_looked=not row.get("below_never_looked"),
-        )
-
-
-NEVER_LOOKED: Final = Below(is_looked=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LeftLaunch:
-    """A launch of `costgov run` as the journal has it, for a governor that finds it, or its halt, after a `kill -9`."""
-
-    run: str  # The command's name.
-    uid: int  # Who launched it.
-    processes: tuple[ProcessId, ...]  # The command. It began a session, which has its number.
-    mark: int  # What all that it starts inherits. 0: unknown.
-    cgroups: tuple[str, ...]  # Made for it.
-    below: Below = NEVER_LOOKED
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "uid": self.uid,
-            "processes": [process_row(process) for process in self.processes],
-            "mark": self.mark,
-            "cgroups": list(self.cgroups),
-            **self.below.row(),
-        }
-
-    @classmethod
-    def of_command(cls, command: CommandLaunched, below: Below = NEVER_LOOKED) -> LeftLaunch:
-        mark = command.marks[0] if command.marks else 0
-        return cls(command.run, command.uid, command.processes, mark, command.cgroups, below)
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> LeftLaunch:
-        """KeyError, TypeError or ValueError where it is not one of ours."""
-        processes = tuple(process_of(process) for process in row["processes"])
-        if not processes:
-            raise ValueError("a launch has a command")
-        return cls(
-            run=str(row["run"]),
-            uid=int(row["uid"]),
-            processes=processes,
-            mark=int(row["mark"]),
-            cgroups=tuple(str(cgroup) for cgroup in row["cgroups"]),
-            below=Below.of(row),
-        )
 
 
 @dataclass(slots=True)
@@ -154,6 +76,11 @@ class Incident:
     pages: list[str] = field(default_factory=list)
     closed_wall: WallNs | None = None
     undurable: bool = False
+    # Of a run with several nodes.
+    wanted: str = "none"  # The checkpoint that the verdict asked for, if none can be asked for here.
+    decided_by: str = ""  # The node whose verdict it was; "": ours.
+    known_as: str = ""  # The id that all its nodes call it by; "": our own.
+    nodes: Mapping[str, NodePart] = field(default_factory=dict)  # The other nodes' parts, by name.
     given_up: str = ""  # Closed in the state in which the halt was, without its end: the word for why.
 
     @property
@@ -164,6 +91,34 @@ class Incident:
     def stage_name(self) -> str:
         """What every view says: the halt's state, or that it was given up."""
         return self.given_up or self.halt.stage.name
+
+    @property
+    def called(self) -> str:
+        """The id by which every node of the run calls this halt."""
+        return self.known_as or self.incident_id
+
+    def call(self, incident_id: str) -> None:
+        """Call it as the run's other nodes do. Its own id stays valid here."""
+        self.known_as = incident_id
+
+    def take_nodes(self, parts: Mapping[str, NodePart]) -> None:
+        """Take what other nodes have told of their parts."""
+        self.nodes = {**self.nodes, **parts}
+
+    def own_part(self, node: str, cloud: str, instance_id: str | None) -> NodePart:
+        """This node's part, as it was observed here."""
+        is_verified, stops = self.at_of("verified") is not None, self.plan.stop is not StopTarget.PROCESSES
+        is_accepted = self.halt.stop_reply is Fact.STOP_ACCEPTED or self.halt.stage is HaltState.VERIFYING
+        has_ended = self.halt.stage is HaltState.HALTED and not self.given_up
+        return NodePart(
+            node=node,
+            instance_id=instance_id,
+            cloud=cloud,
+            stage=self.stage_name,
+            gone=has_ended or self.at_of("exited") is not None,
+            stopped=is_verified or is_accepted if stops else None,
+            verified=is_verified if stops else None,
+        )
 
     @property
     def names_nobody(self) -> bool:
@@ -379,12 +334,3 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
         }
         for rank in sorted(run.ranks.values(), key=lambda rank: rank.rank)
     ]
-
-
-def process_row(process: ProcessId) -> dict[str, Any]:
-    row = {"pid": process.pid, "start_ticks": process.start_ticks, "boot_id": process.boot_id}
-    return {**row, "pid_ns": process.pid_ns} if process.pid_ns else row
-
-
-def process_of(row: Mapping[str, Any]) -> ProcessId:
-    return ProcessId(int(row["pid"]), int(row["start_ticks"]), str(row["boot_id"]), int(row.get("pid_ns", 0)))

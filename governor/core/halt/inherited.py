@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.halt.adopted import Adoption, Table, children_of, of_parent
-from governor.core.halt.incident import Below, LeftLaunch
 from governor.core.halt.kill_set import ancestors, is_below
+from governor.core.halt.left_launch import Below, LeftLaunch
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ class HaltState(Enum):
     ARMED = "armed"
     ASKED = "asked"
     SAVING = "saving"
+    WAITING = "waiting"  # Of several nodes, that of rank 0 goes last.
     TERMED = "termed"
     KILLED = "killed"
     STOPPING = "stopping"
@@ -54,6 +55,7 @@ class Fact(Enum):
     # No process is left, as observed. Before TERMED this is about the announced ranks only.
     EXITED = "exited"
     RESPAWNED = "respawned"  # A new process of the run appeared.
+    OTHERS_GONE = "others_gone"  # Of the run's other nodes, each has said that its processes are gone, or is silent.
     DEADLINE = "deadline"  # The clock reached Halt.deadline.
     STOP_ACCEPTED = "stop_accepted"
     STOP_BUSY = "stop_busy"  # 429, 5xx: not now.
@@ -89,13 +91,15 @@ class HaltPlan:
     poll_max_s: float = 15.0
     retry_min_ns: DurationNs = DurationNs(15 * NS_PER_S)
     retry_max_ns: DurationNs = DurationNs(300 * NS_PER_S)  # Never give up, only slow down.
+    # How long the node of rank 0 waits for the run's other nodes before SIGTERM. 0: there is nobody to wait for.
+    others_ns: DurationNs = DurationNs(0)
 
     def __post_init__(self) -> None:
         assert self.checkpoint in ("good", "suspect", "none"), self.checkpoint
         assert 0 <= self.rung_max <= 2
         assert 0 < self.poll_min_s <= self.poll_max_s
         assert 0 < self.retry_min_ns <= self.retry_max_ns
-        assert min(self.grace_ns, self.save_grace_ns, self.term_grace_ns) >= 0
+        assert min(self.grace_ns, self.save_grace_ns, self.term_grace_ns, self.others_ns) >= 0
         assert min(self.kill_grace_ns, self.stop_reply_ns, self.verify_ns) > 0
 
 

@@ -146,48 +146,63 @@ _UNASKED = "Nothing was stopped yet, so this ends nothing. The sequence reads bi
 _TOO_LATE = "Too late: escalation never goes back."
 _TOO_LATE_SAVED = "Too late to change anything, but the report may name the checkpoint."
 _MERGED = "The first verdict's halt is this halt."
+_UNHURRIED = "Nobody here waits for the other nodes."
+# The node of rank 0 waits for the others. Every other node, and a run of one node, goes on at once.
+_ENDS = (HaltState.TERMED, HaltState.WAITING)
 _BROUGHT_BACK = "Something brought the run back: SIGKILL again, without moving any deadline."
 
 TRANSITIONS: Final = _table(
     {
         HaltState.ARMED: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _go(Fact.VERDICT, acts.start_asking, "The work is worth its grace.", HaltState.ASKED),
-            _go(Fact.VERDICT_NO_ASK, acts.term, "There is nothing to save, or no time to save it.", HaltState.TERMED),
+            _go(Fact.VERDICT_NO_ASK, acts.end, "There is nothing to save, or no time to save it.", *_ENDS),
             _stay("No checkpoint was requested yet.", *_ACKS, Fact.SAVED),
             _stay("No halt was decided yet.", Fact.EXITED, Fact.RESPAWNED, Fact.DEADLINE),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.ASKED: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, Fact.VERDICT),
-            _go(
-                Fact.VERDICT_NO_ASK, acts.term, "The earlier of two deadlines holds: this one is now.", HaltState.TERMED
-            ),
+            _go(Fact.VERDICT_NO_ASK, acts.end, "The earlier of two deadlines holds: this one is now.", *_ENDS),
             _stay("A received request is not yet a save. The grace runs on.", Fact.RECEIVED),
             _go(Fact.SAVING, acts.start_saving, "The grace is not extended.", HaltState.SAVING),
-            _go(Fact.SAVED, acts.saved_then_term, "The ack that saving began was lost.", HaltState.TERMED),
-            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer saves nothing.", HaltState.TERMED),
-            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", HaltState.TERMED),
+            _go(Fact.SAVED, acts.saved_then_end, "The ack that saving began was lost.", *_ENDS),
+            _go(Fact.SAVE_FAILED, acts.end, "Waiting longer saves nothing.", *_ENDS),
+            _go(Fact.EXITED, acts.end, "The ranks are gone; the sweep finds what outlived them.", *_ENDS),
             _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
-            _go(Fact.DEADLINE, acts.term, "The ranks do not answer, hang or are too slow.", HaltState.TERMED),
+            _go(Fact.DEADLINE, acts.end, "The ranks do not answer, hang or are too slow.", *_ENDS),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.SAVING: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, Fact.VERDICT),
             _stay("A save under way is worth its grace, and that is bounded.", Fact.VERDICT_NO_ASK),
             _stay("Progress extends nothing past the grace.", Fact.RECEIVED, Fact.SAVING),
             _go(
                 Fact.SAVED,
-                acts.saved_then_term,
+                acts.saved_then_end,
                 "The checkpoint is whole and durable: every further second is waste.",
-                HaltState.TERMED,
+                *_ENDS,
             ),
-            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer saves nothing.", HaltState.TERMED),
-            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", HaltState.TERMED),
+            _go(Fact.SAVE_FAILED, acts.end, "Waiting longer saves nothing.", *_ENDS),
+            _go(Fact.EXITED, acts.end, "The ranks are gone; the sweep finds what outlived them.", *_ENDS),
             _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
-            _go(Fact.DEADLINE, acts.term, "A save that outlasts its grace costs more than it saves.", HaltState.TERMED),
+            _go(Fact.DEADLINE, acts.end, "A save that outlasts its grace costs more than it saves.", *_ENDS),
+            _stay(_UNASKED, *_REPLIES, *_READS),
+        ),
+        HaltState.WAITING: (
+            _stay(_MERGED, *_VERDICTS),
+            _stay("The save is decided. Only its end may still be told.", *_ACKS),
+            _do(acts.note_saved, "The checkpoint is whole: the report may name it.", Fact.SAVED),
+            _go(Fact.OTHERS_GONE, acts.term, "Nobody needs the store any more.", HaltState.TERMED),
+            _stay("A launcher may host the store, and outlives its ranks.", Fact.EXITED),
+            _stay("The signals are for it, too.", Fact.RESPAWNED),
+            _go(Fact.DEADLINE, acts.term, "The other nodes had their time.", HaltState.TERMED),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.TERMED: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -203,6 +218,7 @@ TRANSITIONS: Final = _table(
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.KILLED: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -224,6 +240,7 @@ TRANSITIONS: Final = _table(
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.STOPPING: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -248,6 +265,7 @@ TRANSITIONS: Final = _table(
             _stay("The deadline sends the next stop.", Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN),
         ),
         HaltState.VERIFYING: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -266,6 +284,7 @@ TRANSITIONS: Final = _table(
             _do(acts.poll, "Unknown is not ended.", Fact.BILLING_UNKNOWN),
         ),
         HaltState.NEEDS_HUMAN: (
+            _stay(_UNHURRIED, Fact.OTHERS_GONE),
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),

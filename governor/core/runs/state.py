@@ -133,6 +133,7 @@ class Run:
     stage: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     world_size: int = 1
+    job: str = ""  # This launch, as its ranks on all nodes have settled it. "": not known.
     framework: str | None = None
     checkpoint_dir: str | None = None
     saves_in: str | None = None  # The same, as this attempt itself has told it.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from governor.core.attribution.rows import told_time
 from governor.core.base.model_speed import ModelSpeed, model_speed
 from governor.core.base.policy import COMMAND_LINE
 from governor.core.base.save_interval import advice, mtbf_s
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
 from governor.core.engine import budgeting
 from governor.core.engine.command import ceilings
 from governor.core.engine.idle.limit import due_at, limit
@@ -20,44 +20,12 @@ from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.engine.spent.time import halts_in_s
 from governor.core.events.ends import RunEnd
-from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
 from governor.core.money.waste import wasted_usd
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
 from governor.core.runs.stepless import stepless_ns
-
-STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be read as present ones.
-
-
-def machine_status(run: Run, at: MonoNs) -> dict[str, Any]:
-    """None is unknown: no recent sample, or for GPUs also when it is unknown which are the run's."""
-    memory = [known for known in (run.group_memory, run.host_memory) if known is not None and at - known.at <= STALE_NS]
-    tightest = min(memory, key=_left_frac, default=None)
-    notice = run.spot_notice
-    return {
-        "gpus": _gpus(run.gpus) if run.gpus is not None and at - run.gpus.at <= STALE_NS else None,
-        "memory_left_frac": _left_frac(tightest) if tightest is not None else None,
-        "memory_of": (tightest.group or "machine") if tightest is not None else None,
-        "taken_back": notice.action if notice is not None and at - notice.at <= STALE_NS else None,
-    }
-
-
-def _left_frac(memory: HostMemory) -> float:
-    return memory.available_bytes / memory.total_bytes if memory.total_bytes > 0 else 1.0
-
-
-def _gpus(sample: GpuSample) -> list[dict[str, Any]]:
-    return [
-        {
-            "gpu": sample.uuids[place] if sample.uuids else str(place),
-            "busy_frac": frac,
-            "memory_used_bytes": sample.memory_used_bytes[place] if sample.memory_used_bytes else None,
-            "hardware": sample.figures[place].told() if sample.figures else None,
-        }
-        for place, frac in enumerate(sample.busy_frac)
-    ]
-
+from governor.core.views.machines import machine_status, over_nodes
 
 # The node's users, and its own stop: for `costgov status` and the metrics.
 
@@ -229,6 +197,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "world_size": run.world_size,
         "ranks_connected": len(run.connected_ranks()),
         "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
+        "over_nodes": over_nodes(managed, at),
         "last_good": run.last_good.row() if run.last_good is not None else None,
         "machine": machine_status(run, at),
         "hold": _hold(managed, at),

@@ -17,7 +17,7 @@ from governor.cli.run.relaunch import ALSO_NAMED_MAX, launched_before, taken_for
 from governor.core.base.identity import Peer, ProcessId
 from governor.core.base.units import BootNs, UsdMicros
 from governor.core.engine.managed_run import PreviousCommand
-from governor.core.halt.incident import LeftLaunch
+from governor.core.halt.left_launch import LeftLaunch
 from tests.unit.cli.test_supervise import OWN_PID, Beside
 from tests.unit.core.engine.test_step import hello, play
 

@@ -23,7 +23,7 @@ from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import WallNs
 from governor.core.events.inputs import CommandLaunched, Event, LauncherExited
 from governor.core.events.operators import OperatorHalt
-from governor.core.halt.incident import NEVER_LOOKED, LeftLaunch
+from governor.core.halt.left_launch import NEVER_LOOKED, LeftLaunch
 from governor.core.halt.state import GivenUp, HaltState
 from tests.contract.fakes import FakeProcesses
 from tests.unit.cli.test_supervise import Beside, beside

@@ -15,7 +15,8 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.ends import CommandEndSeen
 from governor.core.events.inputs import CommandLaunched, Disconnected, Event, LaunchersSeen, TrainerExited
 from governor.core.events.operators import OperatorHalt
-from governor.core.halt.incident import OTHER_USER, process_row
+from governor.core.halt.incident import OTHER_USER
+from governor.core.halt.left_launch import process_row
 from governor.core.halt.state import GivenUp
 from tests.unit.cli.test_supervise import Beside
 from tests.unit.core.engine.test_step import a_step, at, hello, peer, play, tick

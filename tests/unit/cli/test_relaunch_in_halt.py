@@ -21,7 +21,8 @@ from governor.core.engine.halt_plan import RUNG_DESTROY
 from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.events.inputs import Event
-from governor.core.halt.incident import NEVER_LOOKED, Below, Incident, LeftLaunch, process_row
+from governor.core.halt.incident import Incident
+from governor.core.halt.left_launch import NEVER_LOOKED, Below, LeftLaunch, process_row
 from governor.core.halt.state import HaltState, StopTarget
 from governor.daemon.launches import SupervisedCommand
 from governor.daemon.process_killer import ProcessKiller

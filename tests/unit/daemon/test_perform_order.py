@@ -19,7 +19,8 @@ from governor.core.events.effects import Ask, Kill, PersistIncident, PersistRuns
 from governor.core.events.inputs import CommandLaunched, LaunchersSeen
 from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import OTHER_USER, process_row
+from governor.core.halt.incident import OTHER_USER
+from governor.core.halt.left_launch import process_row
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller

@@ -8,7 +8,7 @@ import pytest
 
 from governor.core.base.identity import ProcessId
 from governor.core.halt.adopted import Adoption
-from governor.core.halt.incident import Below, LeftLaunch
+from governor.core.halt.left_launch import Below, LeftLaunch
 from governor.daemon.process_killer import ProcessKiller
 from tests.contract.fakes import FakeProcesses
 from tests.unit.daemon.test_process_killer_users import named_after

@@ -18,7 +18,7 @@ from governor.core.events.ends import CommandLeft
 from governor.core.events.inputs import CommandLaunched, Disconnected, LauncherExited, ProcessesSeen, TrainerExited
 from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import Below, LeftLaunch
+from governor.core.halt.left_launch import Below, LeftLaunch
 from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from governor.core.views.status import run_status

@@ -13,7 +13,8 @@ from governor.core.base.run_names import names_of, own_name
 from governor.core.base.shares import UidRange
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine import names
-from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, know_incidents, manage, new_node, owner_of
+from governor.core.engine.names import know_incidents
+from governor.core.engine.node import NUMBERS_MAX, RUNS_MAX, Node, manage, new_node, owner_of
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Confirm, Effect, PersistIncident, PersistRuns, RecallRun, Refuse
@@ -21,7 +22,7 @@ from governor.core.events.inputs import CommandLaunched, Disconnected, Processes
 from governor.core.events.machine import RunRecalled, UidRangesSeen
 from governor.core.events.operators import OperatorForget, OperatorHalt, OperatorHold
 from governor.core.events.streams import StreamOpened
-from governor.core.halt.incident import process_row
+from governor.core.halt.left_launch import process_row
 from governor.core.money.budgets import Scope, ScopedBudget, ScopeKind
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.group_totals import PAST_MAX

@@ -20,8 +20,9 @@ from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.views.board import take_board
+from governor.core.views.machines import machine_status
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
-from governor.core.views.status import machine_status, run_status
+from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick, training
 
 GIB = 1 << 30

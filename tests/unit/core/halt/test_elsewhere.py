@@ -19,7 +19,7 @@ from governor.core.halt.elsewhere import (
     left_elsewhere,
     unseen_runs,
 )
-from governor.core.halt.incident import Below, LeftLaunch, process_of, process_row
+from governor.core.halt.left_launch import Below, LeftLaunch, process_of, process_row
 from governor.core.halt.state import GivenUp, StopTarget
 from tests.contract.fakes import FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, make_node, only, play, training

@@ -14,15 +14,8 @@ from governor.core.engine.node import RUNS_MAX, Node
 from governor.core.events.effects import CloseIncident
 from governor.core.events.inputs import ProcessesSeen
 from governor.core.events.operators import OperatorHalt
-from governor.core.halt.incident import (
-    PROCESSES_MAX,
-    TARGETS_MAX,
-    TIMELINE_MAX,
-    Below,
-    Incident,
-    LeftLaunch,
-    process_of,
-)
+from governor.core.halt.incident import PROCESSES_MAX, TARGETS_MAX, TIMELINE_MAX, Incident
+from governor.core.halt.left_launch import Below, LeftLaunch, process_of
 from governor.core.halt.state import Fact, HaltState, StopTarget
 from governor.text.moments import moments, processes_text
 from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, training

@@ -8,8 +8,8 @@ import pytest
 
 from governor.core.base.identity import MARK_PART_BITS, ProcessId
 from governor.core.halt.adopted import REMEMBERED_MAX, Adoption
-from governor.core.halt.incident import NEVER_LOOKED, Below, LeftLaunch
 from governor.core.halt.inherited import Inherited, inherited
+from governor.core.halt.left_launch import NEVER_LOOKED, Below, LeftLaunch
 from tests.contract.fakes import FakeProcesses
 
 GOVERNOR, COMMAND, MARK = 900, 600, 0x9ABCDEF012

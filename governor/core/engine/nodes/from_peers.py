@@ -1,0 +1,157 @@
+"""What the governors of a run's other nodes tell us: a verdict to join, their parts of a halt, their money."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from governor.core.base.findings import Finding, Reading
+from governor.core.base.policy import Mode
+from governor.core.base.units import MonoNs, format_duration
+from governor.core.engine import incidents, verdicts
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
+from governor.core.events.effects import Alarm, Effect
+from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
+from governor.core.fleet.members import SILENT_NS, Member, Members, first_id, halts, merged, part_of
+from governor.core.halt.table import Fact, HaltState
+
+# In the timeline.
+NODE_SILENT: Final = "node_silent"
+NODE_BACK: Final = "node_back"
+
+
+def on_peer_told(node: Node, event: PeerTold) -> list[Effect]:
+    """Take one governor's message. It may repeat what is known, and nothing that it leaves out is undone."""
+    machine = event.told
+    if machine.node == node.facts.node:
+        text = (
+            f"the governor of another machine calls itself {machine.node}, as we do: nothing that it tells is heard; "
+            "give each machine its own node.name in costgov.toml"
+        )
+        return [Alarm("peer_same_name", None, text)] if node.telling.note_namesake() else []
+    effects: list[Effect] = []
+    for told in machine.runs:
+        managed = node.runs.get(told.run)
+        if managed is not None and managed.run.uid == told.uid:
+            _count(node, managed, machine, told)
+        launched = _of_launch(node, told)
+        if launched is not None:
+            effects += _take(node, launched, machine, told, event.at)
+    return effects
+
+
+def _count(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun) -> None:
+    own = ((machine.node, told.spend_usd_micros),) if told.spend_usd_micros is not None else ()
+    managed.history.members.count((*told.left, *own), node.facts.node)
+
+
+def _of_launch(node: Node, told: ToldRun) -> ManagedRun | None:
+    """Our part of this launch. Its name is settled by the launch's own ranks, and no other launch has it."""
+    its = (one for one in node.runs.values() if one.run.job and one.run.job == told.job and one.run.uid == told.uid)
+    return next(its, None)
+
+
+def _take(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun, at: MonoNs) -> list[Effect]:
+    members = managed.history.members
+    members.begin(managed.run.job)
+    was_silent = machine.node in members.by_node and not members.speaks(machine.node)
+    members.hear(at, machine, told)
+    effects: list[Effect] = []
+    if was_silent:
+        text = f"node {machine.node} of run {managed.run.run} is heard again"
+        effects.append(Alarm("peer_heard_again", managed.run.run, text))
+        if managed.incident is not None:
+            managed.incident.note(at, node.wall(at), NODE_BACK, node=machine.node)
+    effects += join_told(node, managed, at)
+    return [*effects, *_note_parts(node, managed), *go_on(node, managed, at)]
+
+
+# --- one verdict -----------------------------------------------------------------------------------------------
+
+
+def join_told(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """Halt here too, if another node of the launch halts: by our own table and plan, under the id that is told."""
+    told = halts(managed.history.members)
+    incident = managed.incident
+    if not told:
+        return []
+    if incident is not None:
+        called = first_id(incident.called, *(halt.incident_id for _, halt in told))
+        if called == incident.called:
+            return []
+        incident.call(called)
+        incident.note(at, node.wall(at), "called", incident=called)
+        node.telling.ask()
+        return [incidents.persist_incident(node, managed)]
+    if not managed.run.alive:
+        return []
+    halt = min((halt for _, halt in told), key=lambda one: one.incident_id)
+    return _join(node, managed, halt, at)
+
+
+def _join(node: Node, managed: ManagedRun, halt: ToldHalt, at: MonoNs) -> list[Effect]:
+    """Neither our hold nor our breaker stands against it: the run ends on the node that has decided."""
+    evidence = {"node": halt.node, "incident": halt.incident_id, "rule": halt.rule}
+    finding = Finding(Reading.FIRING, halt.reason, halt.text, evidence)
+    if node.facts.observe or managed.policy.mode is Mode.OBSERVE:
+        text = f"node {halt.node} halts run {managed.run.run}: {halt.text} (observe mode: would halt here too)"
+        return [Alarm("joined", managed.run.run, text)] if managed.reported.note_joined(halt.incident_id) else []
+    verdict = verdicts.verdict_by_hand(managed, finding, halt.rule, halt.checkpoint, trigger=halt.trigger)
+    return incidents.open_incident(node, managed, verdict, at, joined=(halt.incident_id, halt.node))
+
+
+# --- the other nodes' parts ------------------------------------------------------------------------------------
+
+
+def _note_parts(node: Node, managed: ManagedRun) -> list[Effect]:
+    incident = managed.incident
+    if incident is None:
+        return []
+    members = managed.history.members.by_node.values()
+    parts = {one.machine.node: merged(incident.nodes.get(one.machine.node), part_of(one)) for one in members}
+    if all(incident.nodes.get(name) == part for name, part in parts.items()):
+        return []
+    incident.take_nodes(parts)
+    return [incidents.persist_incident(node, managed)]
+
+
+def go_on(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """End this node's processes, the last ones, when the other nodes are done."""
+    incident = managed.incident
+    if incident is None or incident.halt.stage is not HaltState.WAITING or managed.history.members.keep_us_waiting:
+        return []
+    return incidents.feed(node, managed, Fact.OTHERS_GONE, at)
+
+
+# --- silence ---------------------------------------------------------------------------------------------------
+
+
+def watch(node: Node, at: MonoNs) -> list[Effect]:
+    """At each tick: which nodes have fallen silent. That is missing data, and halts nothing by itself."""
+    effects: list[Effect] = []
+    for managed in node.runs.values():
+        members = managed.history.members
+        members.begin(managed.run.job)
+        for member in members.fall_silent(at):
+            effects += _tell_silent(node, managed, members, member, at)
+        effects += go_on(node, managed, at)
+    return effects
+
+
+def _tell_silent(node: Node, managed: ManagedRun, members: Members, member: Member, at: MonoNs) -> list[Effect]:
+    incident, name = managed.incident, member.machine.node
+    if member.is_done and incident is None:
+        return []  # Its part of the run was over.
+    noted: list[Effect] = []
+    if incident is not None:
+        incident.note(at, node.wall(at), NODE_SILENT, node=name)
+        incident.take_nodes({name: merged(incident.nodes.get(name), part_of(member))})
+        noted = [incidents.persist_incident(node, managed)]
+    if member.is_done:
+        return noted
+    which = f"{member.machine.cloud} instance {member.machine.instance_id}" if member.machine.instance_id else "machine"
+    text = (
+        f"nothing heard of node {name} ({which}) of run {managed.run.run} for {format_duration(SILENT_NS)}: it is cut "
+        f"off, frozen or dead; its last step was {member.told.step}; {len(members.by_node)} other nodes are known"
+    )
+    return [*noted, Alarm("peer_silent", managed.run.run, text)]

@@ -1,0 +1,81 @@
+"""What we tell the governors of a run's other nodes: all that this node knows, once a second and as a halt moves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.metering import last_rate
+from governor.core.engine.node import Node
+from governor.core.events.effects import Effect, TellPeers
+from governor.core.events.peers import RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.halt.incident import Incident
+
+BEAT_NS: Final = NS_PER_S
+# Behind its end a halt is told for so long: a node that was cut off hears of it when it is heard again.
+ENDED_TOLD_NS: Final = 3_600 * NS_PER_S
+
+
+def beat(node: Node, at: MonoNs) -> list[Effect]:
+    """At each tick and behind each event: our message, if it is due."""
+    if not node.facts.has_peers or not (node.telling.is_due or at >= node.telling.next_at):
+        return []
+    node.telling.note(MonoNs(at + BEAT_NS))
+    runs = [managed for managed in node.runs.values() if has_others(managed) and _is_told(managed, at)]
+    if not runs:
+        return []
+    runs.sort(key=lambda managed: (managed.incident is None or managed.incident.is_closed, managed.run.run))
+    return [TellPeers(message(node, runs[:RUNS_TOLD_MAX]))]
+
+
+def has_others(managed: ManagedRun) -> bool:
+    """Whether the run's launch has ranks on other nodes, as far as its own ranks know."""
+    run = managed.run
+    return bool(run.job) and run.world_size > len(run.known_ranks())
+
+
+def _is_told(managed: ManagedRun, at: MonoNs) -> bool:
+    ended = managed.run.ended_at
+    return ended is None or at - ended < ENDED_TOLD_NS
+
+
+def message(node: Node, runs: list[ManagedRun]) -> NodeTold:
+    facts = node.facts
+    told = tuple(_told_run(node, managed) for managed in runs)
+    return NodeTold(facts.node, facts.boot_id, facts.cloud, facts.instance_id, facts.region, told)
+
+
+def _told_run(node: Node, managed: ManagedRun) -> ToldRun:
+    run, incident = managed.run, managed.incident
+    spend = None if node.ledger.usd_micros_per_hour is None else node.ledger.spend(run.run)
+    return ToldRun(
+        run=run.run,
+        job=run.job,
+        uid=run.uid,
+        is_alive=run.alive,
+        ranks=len(run.known_ranks()),
+        has_first=0 in run.known_ranks(),
+        step=run.step,
+        spend_usd_micros=spend,
+        rate_usd_micros_per_hour=last_rate(node, managed) if run.alive else UsdMicros(0),
+        halt=_told_halt(node, incident) if incident is not None else None,
+        left=managed.history.members.left(),
+    )
+
+
+def _told_halt(node: Node, incident: Incident) -> ToldHalt:
+    own = incident.own_part(node.facts.node, node.facts.cloud, node.facts.instance_id)
+    return ToldHalt(
+        incident_id=incident.called,
+        node=incident.decided_by or node.facts.node,
+        rule=incident.rule,
+        trigger=incident.trigger,
+        reason=incident.reason,
+        text=incident.text,
+        checkpoint=incident.plan.checkpoint if incident.plan.checkpoint != "none" else incident.wanted,
+        stage=own.stage,
+        gone=own.gone,
+        stopped=own.stopped,
+        verified=own.verified,
+    )

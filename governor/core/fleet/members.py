@@ -1,0 +1,209 @@
+"""What one governor knows of the other nodes of a run: who they are, when each was heard, and what each has charged.
+
+All of it merges without order (docs/adr/0027): a counter only grows, and the newest word of a node is its whole word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.events.peers import NODES_MAX, NodeTold, ToldHalt, ToldRun
+
+_NUMBER: Final = re.compile(r"[0-9]+")
+# Five of a governor's beats. A governor that is restarted by systemd is away for less.
+SILENT_NS: Final = DurationNs(5 * NS_PER_S)
+
+
+@dataclass(slots=True)
+class Telling:
+    """What we tell the governors of our runs' other nodes: when it is due, and whether it must not wait."""
+
+    next_at: MonoNs = MonoNs(0)
+    is_due: bool = False
+    has_namesake: bool = False  # Another machine's governor calls itself as we do. It is reported once.
+
+    def ask(self) -> None:
+        """Something has changed that must not wait for the next beat."""
+        self.is_due = True
+
+    def note(self, next_at: MonoNs) -> None:
+        """All is told. The next message is due then."""
+        self.next_at, self.is_due = next_at, False
+
+    def note_namesake(self) -> bool:
+        """Whether it is news that somebody has our name."""
+        is_news, self.has_namesake = not self.has_namesake, True
+        return is_news
+
+
+@dataclass(slots=True)
+class Member:
+    """Another node of the launch that is watched, as its governor last told of it."""
+
+    machine: NodeTold  # Who it is. Its runs are not kept.
+    told: ToldRun
+    spoke_at: MonoNs
+    is_silent: bool = False  # As the last tick has seen it.
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no process of the run is left there, as its governor has seen it."""
+        return not self.told.is_alive or (self.told.halt is not None and self.told.halt.gone)
+
+
+@dataclass(slots=True)
+class Members:
+    """The other nodes of one run."""
+
+    job: str = ""  # The launch that `by_node` is of.
+    by_node: dict[str, Member] = field(default_factory=dict)
+    # What each other node has charged to the run, over all launches, as far as anybody has told.
+    charged: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, job: str) -> None:
+        """Another launch begins: the nodes of the one before speak for it no more. Their money stays."""
+        if job != self.job:
+            self.job = job
+            self.by_node.clear()
+
+    def hear(self, at: MonoNs, machine: NodeTold, told: ToldRun) -> bool:
+        """Take a node's word of this launch. Whether it is a node that was not known."""
+        known = self.by_node.get(machine.node)
+        if known is None and len(self.by_node) >= NODES_MAX:
+            return False
+        self.by_node[machine.node] = Member(replace(machine, runs=()), told, at)
+        return known is None
+
+    def count(self, told: Iterable[tuple[str, int]], own: str) -> None:
+        """Take what nodes have charged. A smaller amount is an older one."""
+        for node, usd_micros in told:
+            if node != own and (node in self.charged or len(self.charged) < NODES_MAX):
+                self.charged[node] = max(usd_micros, self.charged.get(node, 0))
+
+    def fall_silent(self, at: MonoNs) -> list[Member]:
+        """Note who has not been heard for too long. Return those of whom this is new."""
+        fallen = [one for one in self.by_node.values() if not one.is_silent and at - one.spoke_at >= SILENT_NS]
+        for one in fallen:
+            one.is_silent = True
+        return fallen
+
+    def speaks(self, node: str) -> bool:
+        member = self.by_node.get(node)
+        return member is not None and not member.is_silent
+
+    def named_in(self, incident_id: str) -> str | None:
+        """The node in this id of an incident, if it is one of these: RUN.NODE.NUMBER."""
+        stem, _, number = incident_id.rpartition(".")
+        its = (node for node in self.by_node if stem.endswith(f".{node}") and _NUMBER.fullmatch(number))
+        return max(its, key=len, default=None)
+
+    @property
+    def keep_us_waiting(self) -> bool:
+        """Whether a node that is heard has not seen the end of its processes."""
+        return any(not one.is_silent and not one.is_done for one in self.by_node.values())
+
+    def charged_usd_micros(self, at: MonoNs) -> UsdMicros:
+        """What the other nodes have charged, and what a silent one that had not ended may have charged since."""
+        since = (_since(one, at) for one in self.by_node.values() if one.is_silent and one.told.is_alive)
+        return UsdMicros(sum(self.charged.values()) + sum(since))
+
+    @property
+    def rate_usd_micros_per_hour(self) -> UsdMicros:
+        live = (one for one in self.by_node.values() if one.told.is_alive)
+        return UsdMicros(sum(one.told.rate_usd_micros_per_hour or 0 for one in live))
+
+    def left(self) -> tuple[tuple[str, int], ...]:
+        """The counters of nodes that do not speak for themselves. The largest come first: a message has its limit."""
+        gone = [(node, usd_micros) for node, usd_micros in self.charged.items() if not self.speaks(node)]
+        return tuple(sorted(gone, key=lambda one: (-one[1], one[0])))
+
+    def row(self) -> Mapping[str, int]:
+        """Plain JSON of what outlives a restart: the money. Who is there is told anew within a second."""
+        return dict(self.charged)
+
+    @classmethod
+    def of(cls, row: Any) -> Members:
+        """TypeError or ValueError when it is none of ours. An older journal has none."""
+        return cls(charged={str(node): int(usd_micros) for node, usd_micros in dict(row).items()})
+
+
+def _since(member: Member, at: MonoNs) -> int:
+    return max(0, at - member.spoke_at) * (member.told.rate_usd_micros_per_hour or 0) // NS_PER_HOUR
+
+
+# --- a halt over several nodes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """Another node's part of a halt, for the incident."""
+
+    node: str
+    instance_id: str | None
+    cloud: str
+    stage: str  # As its governor has told; "" if it has told nothing of this halt.
+    gone: bool = False
+    stopped: bool | None = None
+    verified: bool | None = None
+    is_silent: bool = False  # Nothing was heard of it when the halt began, or since.
+
+    def row(self) -> dict[str, Any]:
+        """Plain JSON, as the incident's list `nodes` has it."""
+        return {
+            "node": self.node,
+            "cloud": self.cloud,
+            "instance": self.instance_id,
+            "stage": self.stage or None,
+            "gone": self.gone,
+            "stopped": self.stopped,
+            "verified": self.verified,
+            "silent": self.is_silent,
+        }
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> NodePart:
+        """KeyError when it is none of ours."""
+        return cls(
+            row["node"], row["instance"], row["cloud"], row["stage"] or "", row["gone"], row["stopped"],
+            row["verified"], row["silent"],
+        )  # fmt: skip
+
+
+def part_of(member: Member) -> NodePart:
+    """Its part as it stands. A node that has told of no halt has none yet."""
+    halt, machine = member.told.halt, member.machine
+    who = machine.node, machine.instance_id, machine.cloud
+    if halt is None:
+        return NodePart(*who, "", gone=not member.told.is_alive, is_silent=member.is_silent)
+    return NodePart(*who, halt.stage, halt.gone, halt.stopped, halt.verified, member.is_silent)
+
+
+def merged(before: NodePart | None, now: NodePart) -> NodePart:
+    """What was seen stays seen: a governor that begins again may not know what it saw before."""
+    if before is None:
+        return now
+    return NodePart(
+        now.node,
+        now.instance_id or before.instance_id,
+        now.cloud,
+        now.stage or before.stage,
+        now.gone or before.gone,
+        before.stopped if now.stopped is None else now.stopped or bool(before.stopped),
+        before.verified if now.verified is None else now.verified or bool(before.verified),
+        now.is_silent,
+    )
+
+
+def first_id(*incident_ids: str) -> str:
+    """By which of its ids a halt is called that several nodes have decided at once: on every node the same one."""
+    return min(incident_ids)
+
+
+def halts(members: Members) -> list[tuple[str, ToldHalt]]:
+    """By node, in the order of their names: the halts that the other nodes tell of."""
+    told = ((node, one.told.halt) for node, one in sorted(members.by_node.items()))
+    return [(node, halt) for node, halt in told if halt is not None]

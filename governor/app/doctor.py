@@ -22,6 +22,7 @@ from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.nvml import NvmlSampler, absent_figures
 from governor.adapters.machine.processes import LinuxProcesses, proc_advice
 from governor.adapters.machine.service import run_selftest
+from governor.adapters.peers import opening
 from governor.adapters.plugins import ConfigError
 from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.trainers.segments import MB, kept_bytes
@@ -99,6 +100,7 @@ def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check
         _gpus(),
         _clock(),
         *_metrics(settings, is_running),
+        *(Check(*found) for found in opening.findings(settings.peers, is_running=is_running)),
         _recording(settings),
         *_alerts(settings),
     ]

@@ -17,8 +17,10 @@ from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
+from governor.settings.peers import Peers
 from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
 from governor.settings.values import AbsolutePath, Dollars, IdleStop, Mode, Table, Text, Uids
+from governor.wire.fleet.told import NODE_BYTES_MAX
 from governor.wire.peers import SYSTEM_DIRECTORY, chosen_directory, lasting_directory
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
@@ -237,6 +239,14 @@ class Settings(BaseSettings):
     def _logs(cls, given: Any) -> Any:
         return logs_by_one_name(given) if isinstance(given, Mapping) else given
 
+    @model_validator(mode="after")
+    def _peers_can_name_us(self) -> Settings:
+        name = self.node.name
+        if self.peers.is_enabled and not (name.isprintable() and len(name.encode()) <= NODE_BYTES_MAX):
+            text = f"node.name is no printable text of at most {NODE_BYTES_MAX} bytes, and governors of other nodes"
+            raise ValueError(f"{text} know this one by it; shorten it, or leave [peers] out")
+        return self
+
     # Decide and record but change nothing, whatever the policies say.
     observe: bool = False
     node: Node = Field(default_factory=Node)
@@ -246,6 +256,7 @@ class Settings(BaseSettings):
     cloud: Cloud = Field(default_factory=Cloud)
     price: Price = Field(default_factory=Price)
     metrics: Metrics = Field(default_factory=Metrics)
+    peers: Peers = Field(default_factory=Peers)
     record: Record = Field(default_factory=Record)
     log: Log = Field(default_factory=Log)
     redact: Redact = Field(default_factory=Redact)

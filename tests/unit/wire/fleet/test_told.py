@@ -94,12 +94,12 @@ def test_a_halt_fits_whatever_the_names_are() -> None:
 
 
 def test_of_nodes_that_have_left_the_largest_amounts_are_told() -> None:
-    left = tuple((f"node-{number:04}", number) for number in range(NODES_MAX))
+    left = tuple((f"node-{number}", number) for number in range(1_000, 1_000 + NODES_MAX))
     found = read(body(replace(NODE, runs=(replace(RUN, left=left),))))
     assert isinstance(found, NodeTold)
     told = found.runs[0].left
     assert 100 < len(told) < NODES_MAX
-    assert [micros for _, micros in told] == list(range(NODES_MAX - 1, NODES_MAX - 1 - len(told), -1))
+    assert [micros for _, micros in told] == list(range(999 + NODES_MAX, 999 + NODES_MAX - len(told), -1))
 
 
 def test_a_text_that_could_steer_a_terminal_is_told_without_that() -> None:

@@ -14,13 +14,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
+from governor.core.events.peers import NODE_BYTES_MAX
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
 from governor.settings.peers import Peers
 from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
 from governor.settings.values import AbsolutePath, Dollars, IdleStop, Mode, Table, Text, Uids
-from governor.wire.fleet.told import NODE_BYTES_MAX
 from governor.wire.peers import SYSTEM_DIRECTORY, chosen_directory, lasting_directory
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"

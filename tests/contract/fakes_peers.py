@@ -158,7 +158,7 @@ class FakePeers:
     def document(self) -> Mapping[str, Any]:
         now = self._network.clock.mono()
         addresses = [
-            {"address": host, "node": host if host in self._heard else None, "heard_s_ago": (now - at) / 1e9}
+            {"address": host, "node": host if host in self._heard else None, "answered_s_ago": (now - at) / 1e9}
             for host, at in self._known.items()
         ]
         return {

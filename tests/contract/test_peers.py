@@ -253,6 +253,6 @@ def test_what_status_shows(world: World) -> None:
     shown = b.document()
     assert shown["known"] == 1
     assert shown["addresses"][0]["node"] == "node-a"
-    assert shown["addresses"][0]["heard_s_ago"] == 0
+    assert shown["addresses"][0]["answered_s_ago"] == 0
     assert shown["received"] > 0
     assert shown["sent"] > 0

@@ -1,4 +1,4 @@
-"""The addresses of other governors: configured, met in a launch, heard from, or told by others.
+"""The addresses of other governors: configured, met in a launch, senders of messages, or told by others.
 
 What a stranger could fill has bounds. Whoever answers stays; an address that nobody has answered from for an hour is
 forgotten, unless it is configured. Time is an argument.
@@ -17,7 +17,7 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
 from governor.core.events.peers import NODES_MAX
 
 FORGOTTEN_NS: Final = 60 * NS_PER_MINUTE
-# Told to others: who was heard just now. So addresses of nodes that are gone die out.
+# Told to others: who has answered just now. So addresses of nodes that are gone die out.
 TOLD_ON_NS: Final = 60 * NS_PER_S
 # Of those that a launch has named. Each user may name some: the others' must not go for them.
 MET_MAX: Final = 256
@@ -32,7 +32,7 @@ class Source(IntEnum):
 
     TOLD = 1
     MET = 2
-    HEARD = 3
+    ANSWERED = 3
     CONFIGURED = 4
 
 
@@ -40,13 +40,13 @@ class Source(IntEnum):
 class _Known:
     source: Source
     added_ns: int
-    heard_ns: int | None = None
+    answered_ns: int | None = None
     nonce: bytes = b""
     node: str = ""
 
     @property
     def last_ns(self) -> int:
-        return self.added_ns if self.heard_ns is None else self.heard_ns
+        return self.added_ns if self.answered_ns is None else self.answered_ns
 
 
 class Addresses:
@@ -65,7 +65,7 @@ class Addresses:
         known = self._known.get(address)
         if known is not None:
             known.source = max(known.source, source)
-            if source is Source.MET and known.heard_ns is None:
+            if source is Source.MET and known.answered_ns is None:
                 known.added_ns = now_ns  # A new launch has named it: another hour.
             return
         if not _may_be_a_governor(address):
@@ -96,12 +96,12 @@ class Addresses:
             if not ip.is_link_local and (is_here or not ip.is_loopback):
                 self.add(address, Source.TOLD, now_ns)
 
-    def heard(self, address: Address, node: str, nonce: bytes, now_ns: int) -> None:
+    def answered(self, address: Address, node: str, nonce: bytes, now_ns: int) -> None:
         """A signed message of now came from there, and gave this number out."""
-        self.add(address, Source.HEARD, now_ns)
+        self.add(address, Source.ANSWERED, now_ns)
         known = self._known.get(address)
         if known is not None:
-            known.heard_ns, known.nonce, known.node = now_ns, nonce, node
+            known.answered_ns, known.nonce, known.node = now_ns, nonce, node
 
     def forget(self, now_ns: int) -> None:
         """Drop those that nobody has answered from for an hour."""
@@ -118,7 +118,7 @@ class Addresses:
         usable: list[tuple[Address, bytes]] = []
         silent: list[Address] = []
         for address, known in self._known.items():
-            if known.heard_ns is not None and now_ns - known.heard_ns <= NONCE_USABLE_NS:
+            if known.answered_ns is not None and now_ns - known.answered_ns <= NONCE_USABLE_NS:
                 usable.append((address, known.nonce))
             else:
                 silent.append(address)
@@ -129,20 +129,22 @@ class Addresses:
         live = [
             address
             for address, known in self._known.items()
-            if known.heard_ns is not None and now_ns - known.heard_ns <= TOLD_ON_NS and not address.scope
+            if known.answered_ns is not None and now_ns - known.answered_ns <= TOLD_ON_NS and not address.scope
         ]
         self._turn += 1
         return rotated(live, self._turn * ADDRESSES_TOLD_MAX)[:ADDRESSES_TOLD_MAX]
 
     def document(self, now_ns: int) -> list[dict[str, Any]]:
-        """For `status`: those that were heard last first, at most SHOWN_MAX."""
-        latest = sorted(self._known.items(), key=lambda one: -(one[1].heard_ns or 0))[:SHOWN_MAX]
+        """For `status`: those that answered last first, at most SHOWN_MAX."""
+        latest = sorted(self._known.items(), key=lambda one: -(one[1].answered_ns or 0))[:SHOWN_MAX]
         return [
             {
                 "address": str(address),
                 "from": known.source.name.lower(),
                 "node": known.node or None,
-                "heard_s_ago": None if known.heard_ns is None else round((now_ns - known.heard_ns) / NS_PER_S, 1),
+                "answered_s_ago": None
+                if known.answered_ns is None
+                else round((now_ns - known.answered_ns) / NS_PER_S, 1),
             }
             for address, known in latest
         ]
@@ -167,8 +169,8 @@ class Addresses:
 
 def _worth(known: _Known, now_ns: int) -> tuple[int, int]:
     """By whom it is known first; of these who was silent for longest goes."""
-    was_heard = known.source is Source.HEARD and now_ns - known.last_ns > TOLD_ON_NS
-    return int(Source.TOLD if was_heard else known.source), known.last_ns
+    is_silent = known.source is Source.ANSWERED and now_ns - known.last_ns > TOLD_ON_NS
+    return int(Source.TOLD if is_silent else known.source), known.last_ns
 
 
 def rotated(found: list[T], turn: int) -> list[T]:

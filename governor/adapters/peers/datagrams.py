@@ -27,10 +27,10 @@ from governor.adapters.peers.envelope import (
 from governor.adapters.peers.lookups import Lookups, Resolver, address, address_of, resolve
 from governor.adapters.peers.udp import bound, is_anywhere, is_local, place_of
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.peers import NODES_MAX, NodeTold
+from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, NodeTold
 from governor.ports import Clock
 from governor.settings.peers import PEERS_PORT, HostPort, read_host
-from governor.wire.fleet.told import DATAGRAM_BYTES_MAX, NODE_BYTES_MAX, body, parts, read
+from governor.wire.fleet.told import DATAGRAM_BYTES_MAX, body, parts, read
 
 # A millisecond or two. What is left makes the socket readable again, and ranks have their turn before.
 DATAGRAMS_PER_RECEIVE: Final = 128
@@ -114,7 +114,7 @@ class UdpPeers:
             strangers -= not is_fresh
             if not self._counts(data, message, source, now, is_fresh=is_fresh, has_turn=strangers >= 0):
                 continue
-            self._addresses.heard(source, message.node, message.nonce, now)
+            self._addresses.answered(source, message.node, message.nonce, now)
             self._addresses.add_told(unpacked(message.told), source, now)
             if message.is_answer and resends > 0:
                 resends -= self._tell_again(source, message.nonce, now)

@@ -20,8 +20,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from governor.core.base.units import NS_PER_S
-from governor.core.events.peers import NODES_MAX
-from governor.wire.fleet.told import DATAGRAM_BYTES_MAX, NODE_BYTES_MAX
+from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX
+from governor.wire.fleet.told import DATAGRAM_BYTES_MAX
 
 MAGIC: Final = b"cgv"
 VERSION: Final = 1
@@ -174,8 +174,8 @@ class Nonces:
 class _Sender:
     epoch: bytes
     seq: int
-    heard_ns: int
-    closed: dict[bytes, int] = field(default_factory=dict)  # Earlier starts, and when the next one was heard.
+    last_ns: int
+    closed: dict[bytes, int] = field(default_factory=dict)  # Earlier starts, and when the next one came.
 
 
 class Senders:
@@ -207,7 +207,7 @@ class Senders:
                 return "too_many"
             known.closed[known.epoch] = now_ns
             known.epoch = epoch
-        known.seq, known.heard_ns = seq, now_ns
+        known.seq, known.last_ns = seq, now_ns
         self._by_node.pop(node, None)
         self._by_node[node] = known
         return None
@@ -216,7 +216,7 @@ class Senders:
         if len(self._by_node) < self._most:
             return True
         oldest = next(iter(self._by_node))
-        if now_ns - self._by_node[oldest].heard_ns <= _CLOSED_NS:
+        if now_ns - self._by_node[oldest].last_ns <= _CLOSED_NS:
             return False
         del self._by_node[oldest]
         return True

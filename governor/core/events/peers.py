@@ -11,6 +11,8 @@ from governor.core.base.units import MonoNs
 RUNS_TOLD_MAX: Final = 16
 # Nodes of one run. Their counters of money are told on when they have left.
 NODES_MAX: Final = 1_024
+# Of a node's name, in UTF-8: as long as a name in DNS. A halt with two of them fits into a datagram.
+NODE_BYTES_MAX: Final = 253
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeGuard, cast
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.printable import printable, storable
 from governor.core.base.units import COUNT_MAX
-from governor.core.events.peers import NODES_MAX, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
 from governor.wire.frames import WORLD_SIZE_MAX
 from trainer_shim.wire import CHECKPOINT_KINDS
 
@@ -23,7 +23,6 @@ DATAGRAM_BYTES_MAX: Final = 8_192
 BODY_BYTES_MAX: Final = 6_144
 
 # In bytes of UTF-8. Quotes and backslashes take two in JSON: all names together stay below 6,000.
-NODE_BYTES_MAX: Final = 253  # As long as a name in DNS.
 INCIDENT_BYTES_MAX: Final = 640  # It is made of run, node and rule.
 RULE_BYTES_MAX: Final = 130
 JOB_BYTES_MAX: Final = 256

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from governor.core.events.peers import NODES_MAX, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
 from governor.wire.fleet.told import (
     BODY_BYTES_MAX,
     INCIDENT_BYTES_MAX,
     JOB_BYTES_MAX,
-    NODE_BYTES_MAX,
     RULE_BYTES_MAX,
     body,
     parts,

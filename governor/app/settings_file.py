@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from governor.adapters import clouds, prices
 from governor.adapters.alerting.tables import read as read_alert_tables
+from governor.core.events.peers import NODE_BYTES_MAX
 from governor.settings.model import SYSTEM_CONFIG, Paths, Settings, default_paths, logs_by_one_name
 from governor.text.table import plain
 from governor.wire.peers import SYSTEM_DIRECTORY, problem_of, user_directories
@@ -140,6 +141,7 @@ def _load(
     except UnicodeEncodeError:
         return None, ["environment: a variable COSTGOV_... is not UTF-8; correct or remove it"]
     problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
+    problems += _peers_problems(settings, layers)
     problems += [
         f"{layers.where(('alert', one.place, one.key))}: {one.text}" for one in read_alert_tables(settings.alert)[1]
     ]
@@ -306,6 +308,13 @@ def _price_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
     for name in settings.price.tables:
         if name not in known:
             yield f"{layers.where(('price', name))}: price.{name}: no such look-up; known: {', '.join(known)}"
+
+
+def _peers_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
+    name = settings.node.name
+    if settings.peers.is_enabled and not (name.isprintable() and len(name.encode()) <= NODE_BYTES_MAX):
+        where = layers.where(("node", "name"))
+        yield f"{where}: node.name: other nodes know this one by it: printable, and at most {NODE_BYTES_MAX} bytes"
 
 
 def _permission_warnings(path: Path | None, file: Mapping[str, Any]) -> Iterator[str]:

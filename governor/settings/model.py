@@ -14,7 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
-from governor.core.events.peers import NODE_BYTES_MAX
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
@@ -238,14 +237,6 @@ class Settings(BaseSettings):
     @classmethod
     def _logs(cls, given: Any) -> Any:
         return logs_by_one_name(given) if isinstance(given, Mapping) else given
-
-    @model_validator(mode="after")
-    def _peers_can_name_us(self) -> Settings:
-        name = self.node.name
-        if self.peers.is_enabled and not (name.isprintable() and len(name.encode()) <= NODE_BYTES_MAX):
-            text = f"node.name is no printable text of at most {NODE_BYTES_MAX} bytes, and governors of other nodes"
-            raise ValueError(f"{text} know this one by it; shorten it, or leave [peers] out")
-        return self
 
     # Decide and record but change nothing, whatever the policies say.
     observe: bool = False

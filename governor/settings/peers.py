@@ -54,9 +54,9 @@ def read_host(text: str, port: int = PEERS_PORT) -> HostPort:
 
 def read_listen(text: str) -> HostPort:
     """Read ":9479" (every interface), "0.0.0.0:9479", "[::1]:9479"; port 0 is any free one. ValueError as above."""
-    host, _, port = text.rpartition(":")
+    host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not is_whole(port) or len(port) > 5 or int(port) > 65_535 or (host and _ip(host) is None):
+    if not colon or not is_whole(port) or len(port) > 5 or int(port) > 65_535 or (host and _ip(host) is None):
         raise ValueError(
             f'"{text[:60]}" is nowhere to listen: write ":{PEERS_PORT}", or an address of this node and a port'
         )

@@ -22,6 +22,7 @@ from tests.fuzz.files import Policies, PolicyTests, SettingsFile, Tables
 from tests.fuzz.frames import Control, Frames
 from tests.fuzz.log_files import LogFiles
 from tests.fuzz.logs import Lines, Replayed
+from tests.fuzz.peers import Datagrams
 from tests.fuzz.providers import Providers
 from tests.fuzz.runner import Figures, Target, run, table
 
@@ -29,7 +30,7 @@ TARGETS = {
     kind.name: kind
     for kind in (
         Frames, Lines, LogFiles, Control, Manifests, Pidfiles, Weights, Indexes, Providers, Tables, Policies, Replayed,
-        SettingsFile, PolicyTests, Readers,
+        SettingsFile, PolicyTests, Readers, Datagrams,
     )
 }  # fmt: skip
 MEMORY = Path("/dev/shm")

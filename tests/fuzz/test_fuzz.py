@@ -28,6 +28,7 @@ INPUTS = {
     "frames": 300,
     "lines": 300,
     "logfiles": 300,
+    "peers": 300,
 }
 
 NESTED = b"[" * 20_000

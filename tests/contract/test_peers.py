@@ -10,7 +10,8 @@ from typing import Protocol
 import pytest
 
 from governor.adapters.peers.datagrams import DATAGRAMS_PER_RECEIVE, UdpPeers
-from governor.adapters.peers.envelope import key_of
+from governor.adapters.peers.envelope import Address, key_of
+from governor.adapters.peers.udp import is_local
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
 from governor.core.events.peers import NodeTold, ToldHalt, ToldRun
 from governor.remote_ports import Peers
@@ -39,6 +40,8 @@ class World(Protocol):
 class RealWorld:
     """Each governor is a socket on loopback, at a port of the kernel's."""
 
+    listens_at, reached_at = "127.0.0.1", "127.0.0.1"
+
     def __init__(self) -> None:
         self.clock = FakeClock()
         self._by_node: dict[str, UdpPeers] = {}
@@ -48,15 +51,25 @@ class RealWorld:
         port = 0 if before is None else before.address.port
         if before is not None:
             before.close()
-        self._by_node[node] = UdpPeers(node, KEY, HostPort("127.0.0.1", port), (), self.clock)
+        self._by_node[node] = UdpPeers(node, KEY, HostPort(self.listens_at, port), (), self.clock)
         return self._by_node[node]
 
     def host(self, node: str) -> str:
-        return str(self._by_node[node].address)
+        return str(HostPort(self.reached_at, self._by_node[node].address.port))
 
     def close(self) -> None:
         for peers in self._by_node.values():
             peers.close()
+
+
+class EveryInterfaceWorld(RealWorld):
+    """As by default: IPv4 arrives on a socket of both families."""
+
+    listens_at = ""
+
+
+class SixWorld(RealWorld):
+    listens_at = reached_at = "::1"
 
 
 class FakeWorld:
@@ -80,9 +93,11 @@ class FakeWorld:
             peers.close()
 
 
-@pytest.fixture(params=[RealWorld, FakeWorld])
+@pytest.fixture(params=[RealWorld, EveryInterfaceWorld, SixWorld, FakeWorld])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     make: Callable[[], World] = request.param
+    if make is SixWorld and not is_local(Address("::1", 0)):
+        pytest.skip("this machine's loopback has no IPv6")
     world = make()
     yield world
     world.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Protocol
 
 import pytest
@@ -17,7 +18,7 @@ from governor.core.events.peers import NodeTold, ToldHalt, ToldRun
 from governor.remote_ports import Peers
 from governor.settings.peers import HostPort
 from tests.contract.fakes import FakeClock
-from tests.contract.fakes_peers import FakeNetwork
+from tests.contract.fakes_peers import FakeNetwork, FakePeers
 
 KEY = key_of(b"a secret of thirty-two bytes, or more")
 HALT = ToldHalt("llama.node-a.1", "node-a", "nan", "loss_nan", "loss is NaN at step 7", "suspect", "ASKED")
@@ -271,3 +272,74 @@ def test_what_status_shows(world: World) -> None:
     assert shown["addresses"][0]["answered_s_ago"] == 0
     assert shown["received"] > 0
     assert shown["sent"] > 0
+
+
+# --- the network in memory alone -------------------------------------------------------------------------
+
+
+def met_in_memory(network: FakeNetwork) -> tuple[FakePeers, FakePeers]:
+    a, b = network.join("node-a"), network.join("node-b")
+    a.meet("node-b")
+    b.meet("node-a")
+    return a, b
+
+
+def test_what_is_lost_is_not_heard() -> None:
+    a, b = met_in_memory(FakeNetwork(FakeClock(), lost=1.0))
+    a.tell(told("node-a", CALM))
+    assert settled(a, b) == [[], []]
+    a.close()
+    b.close()
+
+
+def test_what_comes_twice_is_heard_once() -> None:
+    a, b = met_in_memory(FakeNetwork(FakeClock(), doubled=1.0))
+    a.tell(told("node-a", CALM))
+    assert settled(a, b) == [[], [told("node-a", CALM)]]
+    assert b.document()["refused"] == {"again_or_late": 1}
+    a.close()
+    b.close()
+
+
+def test_what_is_late_comes_when_it_is_due_and_never_behind_what_is_newer() -> None:
+    clock = FakeClock()
+    network = FakeNetwork(clock, Random(1), late_ns=NS_PER_S)
+    a, b = met_in_memory(network)
+    for step in range(20):
+        a.tell(told("node-a", replace(CALM, step=step)))
+    assert settled(b) == [[]]
+    clock.advance(NS_PER_S)
+    network.deliver()
+    steps = [one.runs[0].step or 0 for one in settled(b)[0]]
+    assert 1 < len(steps) < 20
+    assert steps == sorted(steps)
+    a.close()
+    b.close()
+
+
+def test_what_is_too_late_is_stale() -> None:
+    clock = FakeClock()
+    network = FakeNetwork(clock, Random(1), late_ns=60 * NS_PER_S)
+    a, b = met_in_memory(network)
+    for _ in range(20):
+        a.tell(told("node-a"))
+    clock.advance(60 * NS_PER_S)
+    network.deliver()
+    assert settled(b) == [[]]
+    assert b.document()["refused"] == {"stale": 20}
+    a.close()
+    b.close()
+
+
+def test_a_partition_and_its_end() -> None:
+    network = FakeNetwork(FakeClock())
+    a, b = met_in_memory(network)
+    network.part("node-a", "node-b")
+    a.tell(told("node-a", CALM))
+    b.tell(told("node-b", CALM))
+    assert settled(a, b) == [[], []]
+    network.heal()
+    a.tell(told("node-a", CALM))
+    assert settled(a, b) == [[], [told("node-a", CALM)]]
+    a.close()
+    b.close()

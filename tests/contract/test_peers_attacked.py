@@ -99,6 +99,13 @@ def test_a_recorded_message_is_worth_nothing_later(wire: Wire) -> None:
     assert refused(wire.b)["stale"] >= 1
 
 
+def test_a_message_of_before_a_suspend_is_worth_nothing(wire: Wire) -> None:
+    [data] = wire.recorded()
+    wire.clock.suspend(8 * NS_PER_S)
+    wire.send(data, wire.b)
+    assert settled(wire.b) == [[]]
+
+
 def test_an_older_message_of_the_same_start_is_not_heard_after_a_newer_one(wire: Wire) -> None:
     [older] = wire.recorded()
     [newer] = wire.recorded()

@@ -26,7 +26,7 @@ from governor.adapters.peers.envelope import (
 )
 from governor.adapters.peers.lookups import Lookups, Resolver, address, address_of, resolve
 from governor.adapters.peers.udp import bound, is_anywhere, is_local, place_of
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.units import NS_PER_S, BootNs
 from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, NodeTold
 from governor.ports import Clock
 from governor.settings.peers import PEERS_PORT, HostPort, read_host
@@ -47,6 +47,7 @@ class UdpPeers:
 
     `key` is `envelope.key_of(secret)`. `addresses` are the configured hosts; names among them are looked up on a
     worker, from the first tell() on and each minute. `node` is this node's name, and the one of every message told.
+    The clock is CLOCK_BOOTTIME: what was recorded before a suspend is not of now after it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class UdpPeers:
         for host in self._hosts:
             literal = address_of(host)
             if literal is not None:
-                self._addresses.add(literal, Source.CONFIGURED, clock.mono())
+                self._addresses.add(literal, Source.CONFIGURED, clock.boot())
 
     def __repr__(self) -> str:
         return f"UdpPeers({self._own})"
@@ -96,7 +97,7 @@ class UdpPeers:
     # --- receiving
 
     def receive(self) -> Sequence[NodeTold]:
-        now = self._clock.mono()
+        now = self._clock.boot()
         found: list[NodeTold] = []
         strangers = STRANGERS_PER_RECEIVE
         resends = RESENDS_PER_RECEIVE
@@ -136,7 +137,7 @@ class UdpPeers:
         return None
 
     def _counts(
-        self, data: bytes, message: Message, source: Address, now: MonoNs, *, is_fresh: bool, has_turn: bool
+        self, data: bytes, message: Message, source: Address, now: BootNs, *, is_fresh: bool, has_turn: bool
     ) -> bool:
         if not is_fresh and not has_turn:
             reason: str | None = "stale"
@@ -152,7 +153,7 @@ class UdpPeers:
             self._refused[reason] += 1
         return reason is None
 
-    def _answer(self, source: Address, message: Message, bytes_max: int, now: MonoNs) -> None:
+    def _answer(self, source: Address, message: Message, bytes_max: int, now: BootNs) -> None:
         """One beat that repeats their number: they have ours then, and what they say counts. Never more than came."""
         for content in (self._beat, b""):
             data = self._unsigned(content, b"", now, is_answer=True).signed(self._key, message.nonce)
@@ -170,7 +171,7 @@ class UdpPeers:
     # --- telling
 
     def tell(self, told: NodeTold) -> None:
-        now = self._clock.mono()
+        now = self._clock.boot()
         self._take_names(now)
         self._addresses.forget(now)
         self._beat = self._fitting(replace(told, runs=()))
@@ -195,7 +196,7 @@ class UdpPeers:
         self._not_sent["bound"] += max(0, missing)
         self._turn += max(1, SENDS_PER_TELL - left) if missing > 0 else 1
 
-    def _tell_all(self, content: bytes, told_on: bytes, to: Sequence[tuple[Address, bytes]], now: MonoNs) -> int:
+    def _tell_all(self, content: bytes, told_on: bytes, to: Sequence[tuple[Address, bytes]], now: BootNs) -> int:
         if not to:
             return 0
         unsigned = self._unsigned(content, told_on, now)
@@ -205,7 +206,7 @@ class UdpPeers:
                 break
         return len(to)
 
-    def _tell_again(self, target: Address, echo: bytes, now: MonoNs) -> int:
+    def _tell_again(self, target: Address, echo: bytes, now: BootNs) -> int:
         """What was told last did not count there: we repeated none of its numbers. Now we can."""
         for content in self._bodies:
             self._send(self._unsigned(content, b"", now).signed(self._key, echo), target)
@@ -219,7 +220,7 @@ class UdpPeers:
             self._not_sent["unfit"] += 1
             return b""
 
-    def _unsigned(self, content: bytes, told_on: bytes, now: MonoNs, *, is_answer: bool = False) -> Unsigned:
+    def _unsigned(self, content: bytes, told_on: bytes, now: BootNs, *, is_answer: bool = False) -> Unsigned:
         self._seq += 1
         nonce = self._nonces.current(now)
         message = Message(self._node, self._epoch, self._seq, nonce, NO_ECHO, is_answer, told_on, content)
@@ -251,7 +252,7 @@ class UdpPeers:
         except ValueError:
             self._refused["no_host"] += 1
             return
-        now = self._clock.mono()
+        now = self._clock.boot()
         literal = address_of(found)
         if literal is not None:
             self._addresses.add(literal, Source.MET, now)
@@ -262,7 +263,7 @@ class UdpPeers:
             if len(self._met) > NODES_MAX:
                 del self._met[next(iter(self._met))]
 
-    def _take_names(self, now: MonoNs) -> None:
+    def _take_names(self, now: BootNs) -> None:
         for host, source, addresses in self._lookups.take():
             if not addresses:
                 self._refused["no_such_name"] += 1
@@ -292,7 +293,7 @@ class UdpPeers:
     # --- the rest
 
     def document(self) -> Mapping[str, Any]:
-        now = self._clock.mono()
+        now = self._clock.boot()
         return {
             "listen": str(self._own),
             "known": len(self._addresses),
@@ -300,6 +301,7 @@ class UdpPeers:
             "received": self._received,
             "sent": self._sent,
             "refused": dict(sorted(self._refused.items())),
+            "addresses_refused": self._addresses.refused_total,
             "not_sent": {name: count for name, count in sorted(self._not_sent.items()) if count},
         }
 

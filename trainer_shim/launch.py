@@ -8,12 +8,12 @@ import time
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from .connection.starts import Default, born, host_of, restarts_of, this_start
 from .guard import print_line
 from .version import __version__
 from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
 
 _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when nobody named the rendezvous.
-_ATTEMPT_KEY = "costgov/attempt"
 # An eighth of a packet: with the largest labels it still fits.
 _ARGV_CHARS_MAX = 8 * 1024
 _RANKS_MAX = 2**31 - 1  # MPI and torch count ranks in a C int. More is a typing error, over which we would loop.
@@ -156,45 +156,36 @@ def _derived_run(checkpoint_dir: Optional[str]) -> str:
 
 
 def _attempt(environ: Mapping[str, str], distributed: Any, world_size: int) -> str:
+    store = _default_store(distributed)
+    # The elastic agent restarts its workers inside one launch: each restart is an attempt of its own. Agents of several
+    # nodes count unlike, so ranks that have a store ask there.
+    restart = restarts_of(environ) if store is None else this_start(store) - 1
     given = environ.get("COSTGOV_ATTEMPT")
-    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if not given and environ.get("SLURM_JOB_ID"):
         given = "%s.%s" % (environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT", "0"))
     if not given:
         rendezvous = environ.get("TORCHELASTIC_RUN_ID", "")
-        token = _agreed_token(environ, distributed, world_size)
+        token = _agreed_token(environ, store, world_size)
         given = token if rendezvous in _ABSENT_RUN_IDS else "%s-%s" % (rendezvous, token)
-    # The elastic agent restarts its workers inside one launch: each restart is an attempt of its own.
-    return given if restart in ("", "0") else "%s.%s" % (given, restart)
+    return "%s.%d" % (given, restart) if restart else given
 
 
-def _agreed_token(environ: Mapping[str, str], distributed: Any, world_size: int) -> str:
+def _default_store(distributed: Any) -> Optional[Default]:
+    found = getattr(getattr(distributed, "distributed_c10d", None), "_get_default_store", None)
+    return None if found is None else Default(found())
+
+
+def _agreed_token(environ: Mapping[str, str], store: Optional[Default], world_size: int) -> str:
     """Return a name for this launch that all its ranks, of this node at least, share without asking each other."""
-    mine = _born(os.getpid())
-    store = getattr(getattr(distributed, "distributed_c10d", None), "_get_default_store", None)
+    mine = born(os.getpid())
     if store is not None:
-        # One round trip of ~80 us, once; compare_set never waits for another rank: the first one's name counts.
-        return bytes(store().compare_set(_ATTEMPT_KEY, "", mine)).decode("ascii", "replace")
+        return store.settle("attempt", mine)
     if world_size <= 1:
         return mine
     # Before there is a store, the launcher that started all ranks names them, and where they will meet: one shell or
     # notebook may launch twice.
     meeting = "%s:%s" % (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""))
-    return "%s-%06x" % (_born(os.getppid()), zlib.crc32(meeting.encode("utf-8", "surrogateescape")) & 0xFFFFFF)
-
-
-def _born(pid: int) -> str:
-    """Name a process of this machine once and for all: a pid alone comes back."""
-    try:
-        with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as stream:
-            # The name in parentheses may hold anything; start ticks are the twentieth word after it.
-            ticks = int(stream.read().rpartition(")")[2].split()[19])
-        # The boot id, not the boot time: that moves with the wall clock, and ranks read it at different moments.
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            boot = stream.read(8)
-    except (OSError, ValueError, IndexError):  # No /proc, or hidden from us.
-        ticks, boot = 0, "unknown"
-    return "%s-%x-%x" % (boot, ticks, pid)
+    return "%s-%06x" % (born(os.getppid()), zlib.crc32(meeting.encode("utf-8", "surrogateescape")) & 0xFFFFFF)
 
 
 def _initialized_distributed() -> Any:
@@ -230,6 +221,7 @@ def hello_fields(
         "cwd": working_directory(),
         "shim_version": __version__,
         "started_mono_ns": time.monotonic_ns(),
+        "master": host_of(environ.get("MASTER_ADDR", "")),
     }
     hello.update(of_kind)
     hello.update(overrides)

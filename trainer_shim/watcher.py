@@ -11,6 +11,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .connection.peers import socket_paths
+from .connection.starts import job_of
 from .evidence.profile import StepProfile
 from .evidence.shower import Shower
 from .governor_socket import GovernorSocket, clip, unwatched_line
@@ -28,7 +29,7 @@ from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
 from .saving.resuming import DATA_ANEW, resume_at, resume_from
 from .saving.save_at_step import SaveAtStep
 from .saving.step_gate import StepGate
-from .saving.store import connect, next_meeting
+from .saving.store import KeyStore, connect, next_meeting
 from .scalars import is_sound
 from .sight.failures import Failures
 from .signal_wakeup import SignalWakeup, signal_number
@@ -70,7 +71,7 @@ class Watcher:
         self._own_requests = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
         self._hello = dict(hello, resume_called=False)
-        self._place = place_of(self._hello, environ)
+        place = self._place = place_of(self._hello, environ)
         progress.run = self._place.run
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._signal_wakeup = SignalWakeup()
@@ -79,13 +80,12 @@ class Watcher:
         self._governor = GovernorSocket(paths, self._place.rank, self._hello_fields, is_named)
         self._gate = StepGate(progress.step)
         self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))
-        place = self._place
-        meeting = next_meeting("watch", environ)
+        meeting = next_meeting("watch")
         prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, meeting)
         self._connect = functools.partial(connect, place.world_size, prefix, meeting)
         self._save_at_step = SaveAtStep(place.rank, self._gate, progress, saver, self._governor, place.world_size == 1)
         self._agreement = AgreementThread(
-            place, self._gate, self._save_at_step, self._requests, self._connect, self._note_last_good, absent
+            place, self._gate, self._save_at_step, self._requests, self._join_job, self._note_last_good, absent
         )
         self._profile = StepProfile(place.rank, lambda: self._save_at_step.directory() or os.getcwd())
         shower = Shower(self._governor.post, self._profile)
@@ -303,6 +303,12 @@ class Watcher:
         request = CheckpointRequest(name, "good", deadline_ns, False, 0, "the training script asked")
         self._requests.receive(request)
         self._agreement.wake()
+
+    def _join_job(self) -> Optional[KeyStore]:  # On the agreement's thread.
+        store = self._connect()
+        if store is not None and self._place.world_size > 1:
+            self.hello_field("job", job_of(store, self._hello.get("job")))
+        return store
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":

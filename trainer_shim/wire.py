@@ -94,6 +94,8 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         # The class of another object of this process that attach() was given while this one trains: it is not watched.
         beside=Field("str"),
         mark=Field("int"),  # mark.py: believed if the kernel says the same of the sender.
+        job=Field("str"),  # What all ranks of one start, on all nodes, call their launch. Settled in their store.
+        master=Field("str"),  # MASTER_ADDR, unless that is a loopback.
         open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.
     ),
     "step": dict(

@@ -7,6 +7,7 @@ sender; no field of a message counts as identity.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesL
 from governor.wire.last_output import failed
 from governor.wire.shown import shown
 from governor.wire.step_values import step_values
+from trainer_shim.connection.starts import host_of
 from trainer_shim.wire import (
     ACKS,
     CHECKPOINT_KINDS,
@@ -35,6 +37,7 @@ from trainer_shim.wire import (
 
 DROPPED_BY_SENDER = "dropped by the sender"
 FAULTS_MAX = 8  # The first few describe a frame that is wrong everywhere.
+JOB_NAME = re.compile(r"[A-Za-z0-9._:@+-]{1,128}")
 WORLD_SIZE_MAX = 2**24  # A hundred times the largest training so far.
 # Drop counts by sender: four times the connections that the inbox admits.
 PROCESSES_REMEMBERED_MAX = 1_024
@@ -233,7 +236,14 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         beside=_shown(frame.get("beside")),
         mark=_count(frame.get("mark"), _INT_MAX),
         open_incident=frame.get("open_incident"),
+        job=_job(frame.get("job")),
+        master=host_of(frame.get("master")),
     )
+
+
+def _job(name: str | None) -> str | None:
+    """A name to compare. What is none is left out: the rank is watched without it."""
+    return name if name is not None and JOB_NAME.fullmatch(name) else None
 
 
 def _shares(frame: Frame) -> tuple[int, int] | tuple[None, None]:

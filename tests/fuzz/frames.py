@@ -33,7 +33,7 @@ _OF_NAME: dict[str, Any] = {
     "run": RUNS, "attempt": ("a", "b"), "stage": ("stage1", "sft"), "framework": ("deepspeed", "hf"),
     "signal": (0, 10, 12), "local_rank": (0, 1), "phase": PHASES, "what": ACKS, "incident": INCIDENTS,
     "merged_into": INCIDENTS, "shim_version": ("0.9.0",), "device_wait": ("item", "cpu"), "completed": (True, False),
-    "data_parallel_size": (2, 4), "data_parallel_rank": (0, 1, 3),
+    "data_parallel_size": (2, 4), "data_parallel_rank": (0, 1, 3), "master": ("node1", "::1"),
     "checkpoint_dir": ("/ckpt",), "cwd": ("/home/u",), "loss": (2.0, 2.5, 3.0, "nan", "inf"), "exit_after": (True,
     False),
 }  # fmt: skip

@@ -205,7 +205,7 @@ def unlike_on_ranks(kept: Dict[str, Any]) -> List[str]:
     rank, world_size = rank_of(torch)
     if world_size < 2:
         return []
-    meeting = next_meeting("outside", os.environ)
+    meeting = next_meeting("outside")
     store = connect(world_size, "costgov/" + meeting, meeting)
     return [] if store is None else unlike_ranks(store, rank, world_size, sampled(kept))
 

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Callable, NamedTuple, Optional, Tuple
 
 from trainer_shim.guard import attempt, print_line
-from trainer_shim.saving.store import KeyStore, connect, restart_of
+from trainer_shim.saving.store import KeyStore, connect
 
 TOLD_S = 20.0
 MET_S = 30.0  # So long a rank that has attached may take to count itself, once the ranks have met.
@@ -151,8 +151,8 @@ def of_job() -> Optional[Ranks]:
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
         return None
-    world_size, place = int(dist.get_world_size()), "turns/" + restart_of()
-    store = connect(world_size, "costgov/" + place, place)
+    world_size = int(dist.get_world_size())
+    store = connect(world_size, "costgov/turns", "turns")
     return None if store is None else Ranks(store, int(dist.get_rank()), world_size)
 
 

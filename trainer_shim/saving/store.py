@@ -6,10 +6,11 @@ connection would block the training thread. With one rank it is a dictionary.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from typing import Any, Dict, Mapping, Optional, Protocol, Tuple
+from typing import Any, Dict, Optional, Protocol, Tuple
+
+from trainer_shim.connection.starts import this_start
 
 _MEETINGS: Dict[str, int] = {}  # By subject, in this turn of this process.
 _TURN = [0]  # As attach() has agreed on with the other ranks; 0: a watcher without attach().
@@ -108,25 +109,20 @@ def begin_turn(number: int) -> None:
     _MEETINGS.clear()
 
 
-def next_meeting(subject: str, environ: Mapping[str, str]) -> str:
-    """Name where the ranks of this launch meet about `subject`: in one turn every rank asks as often as the others.
+def next_meeting(subject: str) -> str:
+    """Name where the ranks of this start meet about `subject`: in one turn every rank asks as often as the others.
 
     The count keeps an earlier one's keys apart, the turn those of an earlier training of the process.
     """
     _MEETINGS[subject] = _MEETINGS.get(subject, 0) + 1
-    return "%s/%s/%d/%d" % (subject, restart_of(environ), _TURN[0], _MEETINGS[subject])
-
-
-def restart_of(environ: Mapping[str, str] = os.environ) -> str:
-    """Return which start of the ranks this is: torchrun keeps the store over restarts."""
-    return environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return "%s/%d/%d" % (subject, _TURN[0], _MEETINGS[subject])
 
 
 def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:
     """Return this job's store, or None while torch.distributed is not initialised. Raises StoreLostError.
 
-    `prefix` is where this rank would keep its keys. The first rank's prefix counts for all, under the key `meeting`:
-    ranks that attached before their process group existed may have named the attempt differently.
+    `prefix` is where this rank would keep its keys. The first rank's prefix counts for all of this start, under the key
+    `meeting`: ranks that attached before their process group existed may have named the attempt differently.
     """
     if world_size <= 1:
         return MemoryStore()
@@ -137,7 +133,9 @@ def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:
         own = _own_connection(dist)
     except (RuntimeError, OSError, AttributeError, ValueError) as error:  # ValueError: the group is being destroyed.
         raise StoreLostError(_first_line(error)) from error
-    return TorchStore(own, TorchStore(own, "costgov").settle(meeting, prefix))
+    shared = TorchStore(own, "costgov")
+    start = this_start(shared)
+    return TorchStore(own, "%s/%d" % (shared.settle("%d/%s" % (start, meeting), prefix), start))
 
 
 def _own_connection(dist: Any) -> Any:

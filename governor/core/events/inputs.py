@@ -67,8 +67,8 @@ class Hello:
     harmed_save: NamedCheckpoint | None = None  # A trained parameter in this rank's part was not finite.
     beside: str | None = None  # The class of what else its process trains, unwatched.
     mark: int | None = None  # What the rank and all that it starts carry, as it says.
-    job: str | None = None  # The launch, as all its ranks have settled it in their store. None: not known yet.
-    master: str | None = None  # The host of rank 0, as the launcher has told it.
+    job: str | None = None  # What all ranks of its start call their launch, on every node.
+    master: str | None = None  # Where rank 0 may be, as the rank says: a host or an address.
     of_command: bool = False  # The kernel ties the rank to the command of `costgov run`.
     open_incident: Mapping[str, Any] | None = None
 

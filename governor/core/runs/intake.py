@@ -44,7 +44,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs, *, trains_again: bool = Fa
     """
     run.attempt = attempt
     run.attempt_at = at
-    run.job = ""
+    run.job = run.master = None
     run.trains_again, run.saves_in = trains_again, None
     if trains_again:
         run.take_last_good(None, None)
@@ -148,7 +148,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
         run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
         run.first_step_ended_at = snapshot.get("first_step_ended_at", run.first_step_at)  # An older journal has none.
         # An older journal has neither. After a halt no rank says them again, and the other nodes still ask.
-        run.job, run.world_size = str(snapshot.get("job", "")), int(snapshot.get("world_size", 1))
+        run.job, run.world_size = snapshot.get("job"), int(snapshot.get("world_size", 1))
         run.ranks_before = frozenset(int(rank) for rank in snapshot.get("ranks", ()))  # An older journal has none.
         run.last_frame_at = at  # Silence counts from our restart: before it no governor listened.
     if not (same_boot and snapshot["alive"]):
@@ -160,7 +160,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     """Enter a rank, or its new connection. The caller has made sure that this is allowed."""
     relabel(run, hello.stage, hello.labels)
     run.world_size = hello.world_size
-    run.job = hello.job or run.job
+    run.job, run.master = hello.job or run.job, hello.master or run.master
     run.framework = hello.framework or run.framework
     run.checkpoint_dir = hello.checkpoint_dir or run.checkpoint_dir
     run.saves_in = hello.checkpoint_dir or run.saves_in

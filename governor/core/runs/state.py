@@ -132,8 +132,9 @@ class Run:
     trains_again: bool = False  # The attempt is another training of the same processes: no launch.
     stage: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    job: str | None = None  # As in Hello, of this attempt.
+    master: str | None = None
     world_size: int = 1
-    job: str = ""  # This launch, as its ranks on all nodes have settled it. "": not known.
     framework: str | None = None
     checkpoint_dir: str | None = None
     saves_in: str | None = None  # The same, as this attempt itself has told it.

@@ -21,7 +21,7 @@ def over_nodes(managed: ManagedRun, at: MonoNs) -> dict[str, Any] | None:
         return None
     rate, spent = run.spend_rate_usd_micros_per_hour, whole_usd_micros(managed, at)
     return {
-        "job": run.job or None,
+        "job": run.job,
         "spend_usd": spent / MICROS_PER_USD if rate is not None else None,
         "spend_rate_usd_per_hour": (rate + members.rate_usd_micros_per_hour) / MICROS_PER_USD if rate else None,
         "nodes": [_row(members.charged.get(name), one, at) for name, one in sorted(members.by_node.items())],

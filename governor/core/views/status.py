@@ -168,6 +168,8 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "run": run.run,
         "uid": run.uid,
         "attempt": run.attempt,
+        "job": run.job,
+        "master": run.master,
         "stage": run.stage,
         "policy": managed.policy.name,
         "mode": managed.policy.mode.value,

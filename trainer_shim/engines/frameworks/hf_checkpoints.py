@@ -193,7 +193,7 @@ class TrainerSaver(base.PositionSaver):
         trainer = self._trainer
         world_size = int(getattr(trainer.args, "world_size", 1))
         ranks = self._connect(world_size, "costgov-saves", "costgov-saves-at") if world_size > 1 else None
-        key = "%s/%d" % (os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), number)
+        key = str(number)
         verdict = _WHOLE if self.has_state(path) else _LACKS
         if ranks is None:
             return verdict == _LACKS

@@ -53,7 +53,7 @@ def _of_launch(node: Node, told: ToldRun) -> ManagedRun | None:
 
 def _take(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun, at: MonoNs) -> list[Effect]:
     members = managed.history.members
-    members.begin(managed.run.job)
+    members.begin(managed.run.job or "")
     was_silent = machine.node in members.by_node and not members.speaks(machine.node)
     members.hear(at, machine, told)
     effects: list[Effect] = []
@@ -131,7 +131,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     effects: list[Effect] = []
     for managed in node.runs.values():
         members = managed.history.members
-        members.begin(managed.run.job)
+        members.begin(managed.run.job or "")
         for member in members.fall_silent(at):
             effects += _tell_silent(node, managed, members, member, at)
         effects += go_on(node, managed, at)

@@ -51,7 +51,7 @@ def _told_run(node: Node, managed: ManagedRun) -> ToldRun:
     spend = None if node.ledger.usd_micros_per_hour is None else node.ledger.spend(run.run)
     return ToldRun(
         run=run.run,
-        job=run.job,
+        job=run.job or "",
         uid=run.uid,
         is_alive=run.alive,
         ranks=len(run.known_ranks()),

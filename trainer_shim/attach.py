@@ -300,7 +300,7 @@ def resume(directory: Optional[str] = None) -> Optional[Resumed]:
 def _start(shim: Shim, call: _Call, known: Optional[Kind]) -> None:
     engine, options, meter = call.engine, call.options, shim._meter
     kind = known or kind_of(engine, options)
-    environ = dict(os.environ)
+    environ = launch.with_forwarded(os.environ)
     if call.signal is not None:
         environ["COSTGOV_SIGNAL"] = str(int(call.signal))
     keeper = kind.keeper()

@@ -8,7 +8,8 @@ import time
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
-from .connection.starts import Default, born, host_of, restarts_of, this_start
+from .connection.forwarded import with_forwarded as with_forwarded
+from .connection.starts import Default, born, host_of, restart_of, restarts_of
 from .guard import print_line
 from .version import __version__
 from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
@@ -78,7 +79,7 @@ def is_unnamed(environ: Mapping[str, str], run: str) -> bool:
 
 def is_required(environ: Mapping[str, str]) -> bool:
     """Read COSTGOV_REQUIRED: whether to refuse to train unwatched. Any other word counts as no, and is reported."""
-    text = environ.get("COSTGOV_REQUIRED", "").strip().lower()
+    text = with_forwarded(environ).get("COSTGOV_REQUIRED", "").strip().lower()
     if text not in _YES and text not in _NO:
         print_line("COSTGOV_REQUIRED=%.40s is neither 1 nor 0: taken for 0, this may train unwatched" % text)
     return text in _YES
@@ -159,7 +160,7 @@ def _attempt(environ: Mapping[str, str], distributed: Any, world_size: int) -> s
     store = _default_store(distributed)
     # The elastic agent restarts its workers inside one launch: each restart is an attempt of its own. Agents of several
     # nodes count unlike, so ranks that have a store ask there.
-    restart = restarts_of(environ) if store is None else this_start(store) - 1
+    restart = restarts_of(environ) if store is None else restart_of(store, environ)
     given = environ.get("COSTGOV_ATTEMPT")
     if not given and environ.get("SLURM_JOB_ID"):
         given = "%s.%s" % (environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT", "0"))

@@ -55,29 +55,35 @@ def this_start(store: Settling) -> int:
     """Return start_of() this process. It stays: ranks of the same start may end before this one asks again."""
     pid = os.getpid()
     if pid not in _STARTS:
-        _STARTS[pid] = start_of(store, os.environ)
+        _STARTS[pid] = start_of(store)
     return _STARTS[pid]
 
 
-def start_of(store: Settling, environ: Mapping[str, str]) -> int:
-    """Return the number of this start of all ranks, from 1 on. It waits for no other rank. Raises StoreLostError.
+def start_of(store: Settling) -> int:
+    """Return the number of this start of all ranks in their store, from 1 on. Waits for no rank. Raises StoreLostError.
 
     All ranks of the start before have ended before one of this start begins. So a start is over for a rank that sees
     the first one of its own machine there gone: whoever sees that first opens the next. A rank of a machine that had
-    none in the newest start belongs to that one, unless its own agent has restarted more often.
+    none in the newest start belongs to that one.
     """
-    newest = 0
-    while store.get("start/%d" % (newest + 1)) is not None:
-        newest += 1
-    number, mine, machine = max(newest, restarts_of(environ) + 1), born(os.getpid()), _machine()
+    number, mine, machine = 1, born(os.getpid()), _machine()
+    while store.get("start/%d" % (number + 1)) is not None:
+        number += 1
     while True:
-        for opened in range(newest + 1, number + 1):  # Without a gap: others count up to the newest.
-            store.settle("start/%d" % opened, "1")
-        newest = number
         first = store.settle("start/%d/%s" % (number, machine), mine)
         if first == mine or is_alive(first):
             return number
         number += 1
+        store.settle("start/%d" % number, "1")
+
+
+def restart_of(store: Settling, environ: Mapping[str, str]) -> int:
+    """Return how often the ranks of this launch were restarted, the same for all of them. Raises as start_of().
+
+    Agents of several nodes count unlike, and some launchers make a new store for each start.
+    """
+    start = this_start(store)
+    return int(store.settle("%d/restarts" % start, str(max(start - 1, restarts_of(environ)))))
 
 
 def job_of(store: Settling, known: Any = None) -> str:

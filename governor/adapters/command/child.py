@@ -29,6 +29,7 @@ from governor.core.halt.adopted import Adoption
 from governor.core.halt.kill_set import ancestors, is_below, stands_below
 from governor.core.runs.ends import FOLLOWED_NS
 from governor.ports import Processes, Sent
+from trainer_shim.connection import forwarded
 from trainer_shim.mark import MARK_BITS
 
 # The longest that `deepspeed` and `torchrun` take to end their ranks.
@@ -249,8 +250,12 @@ def _environ(
     # Into a file Python prints 8 KiB at a time, and a NaN would be read when the next hundred lines are there.
     unbuffered = {UNBUFFERED: "1"} if is_read and not os.environ.get(UNBUFFERED) else {}
     environ = {**os.environ, **unbuffered, "COSTGOV_SOCKET": trainer_socket, "COSTGOV_RUN": name, INSIDE: name, **lock}
-    environ.pop(UNNAMED, None)  # Of a run around this one.
-    return environ if is_named else {**environ, UNNAMED: name}
+    for inherited in (UNNAMED, forwarded.VARIABLE):  # Of a run around this one.
+        environ.pop(inherited, None)
+    if not is_named:
+        environ[UNNAMED] = name
+    told = forwarded.told(environ)
+    return environ if told is None else {**environ, forwarded.VARIABLE: told}
 
 
 def start_command(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from trainer_shim.connection import starts
-from trainer_shim.connection.starts import born, host_of, is_alive, job_of, restarts_of, start_of
+from trainer_shim.connection.starts import born, host_of, is_alive, job_of, restart_of, restarts_of, start_of
 from trainer_shim.saving.store import MemoryStore
 
 Process = subprocess.Popen[bytes]
@@ -31,10 +31,6 @@ def sleeper() -> Iterator[Callable[[], Process]]:
         process.communicate()
 
 
-def counted(restarts: int = 0) -> dict[str, str]:
-    return {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
-
-
 def begin(store: MemoryStore, number: int, process: Process, machine: str = "") -> None:
     """That other process was the first rank of its machine in that start."""
     for opened in range(1, number + 1):
@@ -47,49 +43,54 @@ def end(process: Process) -> None:
     process.communicate()
 
 
+@pytest.fixture(autouse=True)
+def _is_anew() -> Iterator[None]:
+    """No test has the start of another one's store."""
+    starts._STARTS.pop(os.getpid(), None)
+    yield
+    starts._STARTS.pop(os.getpid(), None)
+
+
 def test_the_ranks_of_a_machine_are_in_one_start(sleeper: Callable[[], Process]) -> None:
     store = MemoryStore()
     begin(store, 1, sleeper())
-    assert start_of(store, counted()) == 1
-    assert start_of(store, counted()) == 1
+    assert start_of(store) == 1
+    assert start_of(store) == 1
 
 
-def test_a_node_whose_agent_does_not_count_the_restart_is_in_the_same_start(sleeper: Callable[[], Process]) -> None:
-    """Its own ranks had not failed: torchrun tells 0 there, and 1 where one had."""
+def test_a_start_is_over_when_its_first_rank_of_this_machine_is_gone(sleeper: Callable[[], Process]) -> None:
     store, before = MemoryStore(), sleeper()
     begin(store, 1, before)
-    begin(store, 1, before, "another")
+    begin(store, 2, before)
     end(before)
-    failed = MemoryStore()
-    for key in ("start/1", f"start/1/{starts._machine()}", "start/1/another"):
-        failed.settle(key, str(store.get(key)))
-    assert start_of(store, counted(0)) == 2, "the first rank that it had is gone"
-    assert start_of(failed, counted(1)) == 2, "its agent says so"
+    assert start_of(store) == 3
+    assert [store.get(f"start/{number}") for number in (3, 4)] == ["1", None]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_agents_that_count_unlike_have_one_attempt(first: int, sleeper: Callable[[], Process]) -> None:
+    """torchrun tells 0 on a node whose own ranks had not failed, and 1 where one had. The store may be a new one."""
+    for store in (MemoryStore(), kept := MemoryStore()):
+        if store is kept:
+            begin(store, 1, before := sleeper())
+            end(before)
+        starts._STARTS.pop(os.getpid(), None)
+        told = [restart_of(store, {"TORCHELASTIC_RESTART_COUNT": str(count)}) for count in (first, 1 - first)]
+        assert told == [1 if store is kept else first] * 2
 
 
 def test_what_another_node_has_begun_is_joined(sleeper: Callable[[], Process]) -> None:
     store = MemoryStore()
     begin(store, 3, sleeper(), "another")
-    assert start_of(store, counted()) == 3
-
-
-def test_a_start_that_no_rank_lived_to_see_leaves_no_gap() -> None:
-    store = MemoryStore()
-    assert start_of(store, counted(4)) == 5
-    assert [store.get(f"start/{number}") for number in (1, 4, 5, 6)] == ["1", "1", "1", None]
-    assert start_of(store, counted()) == 5, "a node that has not counted finds it"
+    assert start_of(store) == 3
 
 
 def test_a_rank_stays_in_its_start_when_the_first_one_has_ended(sleeper: Callable[[], Process]) -> None:
     store, first = MemoryStore(), sleeper()
     begin(store, 1, first)
-    starts._STARTS.pop(os.getpid(), None)
-    try:
-        assert starts.this_start(store) == 1
-        end(first)
-        assert starts.this_start(store) == 1
-    finally:
-        starts._STARTS.pop(os.getpid(), None)
+    assert starts.this_start(store) == 1
+    end(first)
+    assert starts.this_start(store) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from governor.adapters.command.child import Command, end_command
+from governor.adapters.command.child import UNNAMED, Command, _environ, end_command
 from governor.cli.run.signal_answers import SignalAnswers
 from tests.unit.core.engine.test_step import at, make_node
+from trainer_shim.connection import forwarded
 
 NOBODY = 65_534
 
@@ -27,6 +28,16 @@ def as_nobody() -> Iterator[None]:
         yield
     finally:
         os.setresuid(0, 0, 0)
+
+
+def test_ranks_of_other_nodes_are_told_of_this_run_and_not_of_one_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(forwarded.VARIABLE, "of a run around this one")
+    monkeypatch.setenv("COSTGOV_STAGE", "sft")
+    for is_named in (True, False):
+        told = _environ("/run/s", "night", None, is_named=is_named, is_read=False)[forwarded.VARIABLE]
+        found = forwarded.with_forwarded({forwarded.VARIABLE: told})
+        unnamed = {} if is_named else {UNNAMED: "night"}
+        assert found == {forwarded.VARIABLE: told, "COSTGOV_RUN": "night", "COSTGOV_STAGE": "sft", **unnamed}
 
 
 @pytest.mark.parametrize(("apart_s", "stays"), [(60, [True, True, False]), (61, [True, True, True])])

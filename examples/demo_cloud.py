@@ -114,7 +114,7 @@ class DemoCloud:
         self._stack = contextlib.ExitStack()
         self.moto_port = self.moto_port or self._stack.enter_context(moto())
         self.instance_id = self.launch()
-        self._servers = [Server(ApiHandler, self), Server(MetadataHandler, self)]
+        self._servers = self.servers()
         for server in self._servers:
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         self.endpoint, self.metadata_endpoint = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
@@ -126,6 +126,10 @@ class DemoCloud:
             server.shutdown()
             server.server_close()
         self._stack.close()
+
+    def servers(self) -> list[Server]:
+        """The API's, and that of the metadata."""
+        return [Server(ApiHandler, self), Server(MetadataHandler, self)]
 
     def ready(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in ("endpoint", "metadata_endpoint", "instance_id", "control")}

@@ -1,0 +1,100 @@
+"""A node's governor: the installed `costgov daemon` with the paths that it has as a service, read from outside."""
+
+from __future__ import annotations
+
+import glob
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.drills.halt.conftest import BIN, Service, cloud_table
+
+FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), None)
+USD_PER_HOUR = 98.32
+
+# Each node stops its own machine. The save may take as long as a busy machine needs.
+POLICY = """
+[policy]
+name = "fleet"
+[halt]
+checkpoint = "suspect"
+grace = "30s"
+term_grace = "2s"
+kill_grace = "5s"
+stop = "{stop}"
+per_day_max = 100
+[[rule]]
+name = "nonfinite"
+trigger = "nonfinite"
+for = "1 step"
+response = "halt"
+"""
+
+TOML = """
+[node]
+name = "{name}"
+price_usd_per_hour = {usd_per_hour}
+[paths]
+state_dir = "{place}/state"
+runtime_dir = "/run/costgov"
+[metrics]
+enabled = false
+"""
+
+
+def off_by(offset: str) -> dict[str, str]:
+    """The environment of a program whose wall clock is off, such as by "+1h". Its other clocks are true."""
+    assert FAKETIME is not None, "needs libfaketime (apt-get install faketime)"
+    return {
+        "LD_PRELOAD": FAKETIME, "FAKETIME": offset, "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_RESET": "1", "NO_FAKE_STAT": "1",
+    }  # fmt: skip
+
+
+class Governor(Service):
+    """What `Service` tells and waits for; the daemon runs on a node. Its state outlives it, as the node's disk does."""
+
+    def __init__(
+        self, node: Any, *, policy: str = POLICY, stop: str = "instance", toml: str = "", clock: str = "",
+        usd_per_hour: float = USD_PER_HOUR,
+    ) -> None:  # fmt: skip
+        super().__init__(node.place, stop=stop, policy=policy)
+        self.node = node
+        self.environ = off_by(clock) if clock else {}
+        text = TOML.format(name=node.name, place=node.place, usd_per_hour=usd_per_hour)
+        self.config.write_text(text + cloud_table(node.cloud) + toml)
+
+    def begin(self) -> None:
+        """Start it, and do not wait: several come up together."""
+        argv = [str(BIN / "costgov"), "daemon", "--config", str(self.config), "--policy", str(self.policy)]
+        self.process = self.node.start(argv, self.environ, self.log.name)
+
+    def await_answer(self) -> None:
+        self.until(lambda: self.ask({"cmd": "ping"}) is not None, f"the governor of {self.node.name} answers")
+
+    def start(self) -> None:
+        self.begin()
+        self.await_answer()
+
+    def end(self) -> None:
+        """Ask it to end, as a service manager does. What is left on the node ends with the node."""
+        if self.process is not None and self.process.poll() is None and not self.node.is_frozen:
+            self.process.terminate()
+            self.process.wait()
+
+    def beside(self) -> list[str]:
+        raise NotImplementedError("a training on nodes is training.Training")
+
+    def status(self) -> Any:
+        """What `costgov status --json` says, asked on the node as a person would."""
+        return json.loads(self.node.run([str(BIN / "costgov"), "status", "--json"]))
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The incidents on the node's disk: they are there after the governor, too."""
+        return [json.loads(path.read_text()) for path in sorted(Path(self.work, "state", "incidents").glob("*.json"))]
+
+    def incident(self) -> dict[str, Any]:
+        """The one that there is."""
+        found = self.incidents()
+        assert len(found) == 1, f"{self.node.name}: {[one['incident_id'] for one in found]}"
+        return found[0]

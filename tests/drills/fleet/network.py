@@ -1,0 +1,117 @@
+"""A network of its own for nodes: an Ethernet that no other program of this machine sees, and a cable to each node.
+
+The namespace has no name and no process: a descriptor keeps it, so it ends with whoever holds that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+CLONE_NEWNET = 0x40000000
+NET = "10.77.0"
+NOBODYS = "02:77:00:00:ff:ff"  # A card that no node has: what is sent to it nobody hears.
+BRIDGE = "nodes"
+
+T = TypeVar("T")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def address(number: int) -> str:
+    return f"{NET}.{number}"
+
+
+def card(number: int) -> str:
+    return f"02:77:00:00:00:{number:02x}"
+
+
+def _called(result: int) -> None:
+    if result:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def within(namespace: int, call: Callable[[], T]) -> T:
+    """Call in a network namespace, given as a descriptor. A socket that is made there stays there."""
+
+    def enter() -> None:
+        _called(_libc.setns(namespace, CLONE_NEWNET))
+
+    return _apart(enter, call)
+
+
+def _apart(enter: Callable[[], None], call: Callable[[], T]) -> T:
+    """On a thread of its own: a namespace of network is each thread's."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            enter()
+            done.append(call())
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.excepthook = hook
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+class Network:
+    """An Ethernet without nodes. `connect` lays a cable to one."""
+
+    def __init__(self) -> None:
+        def unshared() -> None:
+            _called(_libc.unshare(CLONE_NEWNET))
+
+        own = Path("/proc/thread-self/ns/net")
+        self.namespace = _apart(unshared, lambda: os.open(own, os.O_RDONLY | os.O_CLOEXEC))
+        self.ip(f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
+
+    def ip(self, *orders: str, of: str | None = None) -> None:
+        """iproute2 on this network, or in the namespace with this path."""
+        at = of or f"/proc/{os.getpid()}/fd/{self.namespace}"
+        argv = ["nsenter", f"--net={at}", "ip", "-batch", "-"]
+        done = subprocess.run(argv, input="\n".join(orders) + "\n", text=True, capture_output=True)
+        assert done.returncode == 0, f"{orders}: {done.stderr}"
+
+    def connect(self, number: int, pid: int, numbers: range) -> None:
+        """Lay a cable to the node with this number, whose namespace `pid` has.
+
+        It knows the card of every other node for good: nobody asks for one, so a cut makes no error at the sender.
+        """
+        port = self.port(number)
+        self.ip(
+            f"link add {port} type veth peer name eth0 address {card(number)} netns {pid}",
+            f"link set {port} up",
+            f"link set {port} master {BRIDGE}",
+        )
+        others = [f"neigh replace {address(n)} lladdr {card(n)} dev eth0 nud permanent" for n in numbers if n != number]
+        self.ip(
+            "link set lo up", f"addr add {address(number)}/24 dev eth0", "link set eth0 up", *others,
+            of=f"/proc/{pid}/ns/net",
+        )  # fmt: skip
+
+    def port(self, number: int) -> str:
+        return f"port{number}"
+
+    def plug(self, number: int, plugged: bool) -> None:
+        """Out: a black hole, both ways. The node's own end stays up, as it does beside a switch."""
+        port = self.port(number)
+        self.ip(f"link set {port} master {BRIDGE}" if plugged else f"link set {port} nomaster")
+
+    def close(self) -> None:
+        os.close(self.namespace)

@@ -1,0 +1,87 @@
+"""Starts ranks on nodes and imports once for all of them: `warm_nodes.py MODULE …`.
+
+One order a line on stdin: {"argv": […], "cwd": "…", "nodes": [{"init": pid, "log": "…", "ranks": [{"env": …, "log":
+"…"}, …]}, …]}. For each node a launcher enters its namespaces, forks its ranks there, and waits for them as torchrun's
+agent does: the first rank that fails ends the others of its node. Answers with "begun", a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from tests.drills.shim_engines.warm import become, load
+
+SPACES = ("net", "uts", "pid", "mnt")  # The mounts last: behind them is another /proc.
+
+
+def enter(init: int) -> None:
+    """Be on the node of this process 1. Children are; this process keeps its own table of processes."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = [os.open(f"/proc/{init}/ns/{space}", os.O_RDONLY) for space in SPACES]
+    for space in opened:
+        if libc.setns(space, 0):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+        os.close(space)
+
+
+def launch(order: dict[str, Any], node: dict[str, Any]) -> int:
+    """As the launcher on the node: fork the ranks and wait; its exit code."""
+    os.setsid()
+    log = os.open(node["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target in (1, 2):
+        os.dup2(log, target)
+    pids = set()
+    for rank in node["ranks"]:
+        pid = os.fork()
+        if pid == 0:
+            become(order, rank)
+        pids.add(pid)
+    failed = 0
+    while pids:
+        pid, status = os.wait()
+        pids.discard(pid)
+        if status and not failed:
+            failed = 1
+            for other in pids:
+                os.kill(other, signal.SIGTERM)
+    return failed
+
+
+def begin(order: dict[str, Any], node: dict[str, Any]) -> None:
+    """In a child; never returns. It stays off the node, and ends with the launcher there."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for target in (0, 1):
+            os.dup2(nothing, target)
+        enter(node["init"])
+        launcher = os.fork()
+        if launcher == 0:
+            code = launch(order, node)
+        else:
+            code = abs(os.waitstatus_to_exitcode(os.waitpid(launcher, 0)[1]))
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    load(sys.argv[1:])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps.
+    for line in sys.stdin:
+        order = json.loads(line)
+        for node in order["nodes"]:
+            if os.fork() == 0:
+                begin(order, node)
+        print("begun", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -100,8 +100,8 @@ class DemoCloud:
         self.faults: list[Fault] = list(faults)
         self.calls: deque[dict[str, Any]] = deque(maxlen=CALLS_MAX)
         self.metadata_reads: deque[str] = deque(maxlen=CALLS_MAX)
-        self.metadata_token = ""
-        self.metadata_down = False
+        self.within: Callable[[Callable[[], Any]], Any] = lambda make: make()  # In whose network it listens.
+        self.metadata_token, self.metadata_down = "", False
         self.spot_action: dict[str, str] | None = None  # The two-minute notice, as metadata shows it.
         self.reported_id: str | None = None  # What metadata claims in place of the truth.
         self.spot_request: dict[str, str] | None = None  # {"id": "sir-…", "type": "one-time"}: moto's own lacks both.
@@ -114,7 +114,7 @@ class DemoCloud:
         self._stack = contextlib.ExitStack()
         self.moto_port = self.moto_port or self._stack.enter_context(moto())
         self.instance_id = self.launch()
-        self._servers = self.servers()
+        self._servers = self.within(lambda: [Server(ApiHandler, self), Server(MetadataHandler, self)])
         for server in self._servers:
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         self.endpoint, self.metadata_endpoint = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
@@ -126,10 +126,6 @@ class DemoCloud:
             server.shutdown()
             server.server_close()
         self._stack.close()
-
-    def servers(self) -> list[Server]:
-        """The API's, and that of the metadata."""
-        return [Server(ApiHandler, self), Server(MetadataHandler, self)]
 
     def ready(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in ("endpoint", "metadata_endpoint", "instance_id", "control")}

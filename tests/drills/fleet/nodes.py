@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from examples.demo_cloud import DemoCloud, Server
+from examples.demo_cloud import DemoCloud
 from tests.drills.fleet.governors import Governor
 from tests.drills.fleet.network import NOBODYS, Network, address, card, within
 from tests.drills.halt.conftest import ROOT, SAFETY_S
@@ -81,10 +81,7 @@ class NodeCloud(DemoCloud):
 
     def __init__(self, node: Node, moto_port: int) -> None:
         super().__init__(stopping_s=0.3, moto_port=moto_port)
-        self.node = node
-
-    def servers(self) -> list[Server]:
-        return self.node.inside(super().servers)
+        self.within = node.inside
 
 
 class Node:
@@ -101,7 +98,9 @@ class Node:
             "unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             sys.executable, "-S", "-E", str(HERE / "node_init.py"), self.name, str(self.place),
         ]  # fmt: skip
-        self._unshare = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        pipe = subprocess.PIPE
+        with (self.place / "init.log").open("wb") as log:
+            self._unshare = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, bufsize=0)
         self._heard = b""
         self._answers: list[dict[str, Any]] = []
         self._codes: dict[int, int] = {}  # By the pids there, of all that have ended.
@@ -266,7 +265,7 @@ class Node:
             return bool(self._answers) or self._is_gone
 
         until(heard, f"{self.name} answers")
-        assert self._answers, f"{self.name} is gone"
+        assert self._answers, f"{self.name} is gone: {(self.place / 'init.log').read_text()}"
         return self._answers.pop(0)
 
     def end(self) -> None:

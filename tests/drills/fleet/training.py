@@ -1,20 +1,18 @@
 """A real training over nodes: DDP on gloo, two ranks a node, `env://` with its store in rank 0's process.
 
-    with Training(fleet) as training:
-        training.until_step(5)
-        training.steer("nan", 3)
+with Training(fleet) as training:
+    training.until_step(5)
+    training.steer("nan", 3)
 """
 
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tests.drills.fleet.nodes import HERE, Fleet, Node, until

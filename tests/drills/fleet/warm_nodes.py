@@ -64,10 +64,7 @@ def begin(order: dict[str, Any], node: dict[str, Any]) -> None:
             os.dup2(nothing, target)
         enter(node["init"])
         launcher = os.fork()
-        if launcher == 0:
-            code = launch(order, node)
-        else:
-            code = abs(os.waitstatus_to_exitcode(os.waitpid(launcher, 0)[1]))
+        code = launch(order, node) if launcher == 0 else os.waitpid(launcher, 0)[1] != 0
     finally:
         os._exit(code)
 

@@ -29,6 +29,7 @@ LONGEST = (
     "tests/drills/attribution/",
     "tests/drills/trainers/",
     "tests/drills/shim_engines/test_deepspeed_engine.py",
+    "tests/drills/fleet/",
     "tests/drills/shim/test_hf.py",
     "tests/drills/shim/test_apart.py",
     "tests/drills/planner/test_configs_train.py",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,27 +47,13 @@ def within(namespace: int, call: Callable[[], T]) -> T:
 
 def _apart(enter: Callable[[], None], call: Callable[[], T]) -> T:
     """On a thread of its own: a namespace of network is each thread's."""
-    done: list[T] = []
-    failed: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            enter()
-            done.append(call())
-        except BaseException as error:
-            failed.append(error)
-            raise
+    def both() -> T:
+        enter()
+        return call()
 
-    hook, threading.excepthook = threading.excepthook, lambda _: None
-    try:
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-    finally:
-        threading.excepthook = hook
-    if failed:
-        raise failed[0]
-    return done[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(both).result()
 
 
 class Network:

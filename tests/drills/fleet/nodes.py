@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
-from examples.demo_cloud import DemoCloud
+from examples.demo_cloud import EFFECTS, DemoCloud
 from tests.drills.fleet.governors import Governor
 from tests.drills.fleet.network import NOBODYS, Network, address, card, within
 from tests.drills.halt.conftest import ROOT, SAFETY_S
@@ -82,6 +83,15 @@ class NodeCloud(DemoCloud):
     def __init__(self, node: Node, moto_port: int) -> None:
         super().__init__(stopping_s=0.3, moto_port=moto_port)
         self.within = node.inside
+        self.powers_off: Callable[[str], None] | None = None  # Fleet.machines_go_off
+
+    def forward(self, body: bytes, service: str) -> tuple[int, bytes]:
+        status, reply = super().forward(body, service)
+        form = dict(parse_qsl(body.decode()))
+        if self.powers_off is not None and status == 200 and form["Action"] in EFFECTS and "DryRun" not in form:
+            for instance_id in (value for name, value in form.items() if name.startswith("InstanceId")):
+                self.powers_off(instance_id)
+        return status, reply
 
 
 class Node:
@@ -185,6 +195,8 @@ class Node:
 
     def kill(self) -> None:
         """All that runs there is gone at once, and its network with it: nobody says goodbye."""
+        if self._unshare.poll() is not None:
+            return
         self.network.plug(self.number, False)  # Before: no connection of it says that it is reset.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.init, signal.SIGKILL)
@@ -312,6 +324,20 @@ class Fleet:
         for governor in made:
             governor.await_answer()
         return made
+
+    def machines_go_off(self) -> None:
+        """From now on a node whose instance is stopped is killed before the answer comes, as EC2 may do.
+
+        Without, a governor reads back that its machine has stopped, and can be asked.
+        """
+
+        def power_off(instance_id: str) -> None:
+            for node in self.nodes:
+                if node.cloud.instance_id == instance_id:
+                    node.kill()
+
+        for node in self.nodes:
+            node.cloud.powers_off = power_off
 
     def stops(self, node: Node) -> int:
         """How often anybody has asked EC2 to stop this node's instance, dry runs aside."""

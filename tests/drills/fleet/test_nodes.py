@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters import clouds
+from governor.core.events.inputs import StopAnswer
 from tests.drills.fleet.conftest import MakeFleet
 from tests.drills.fleet.governors import COMPILER, NO_COMPILER, off_by
+from tests.drills.fleet.network import BRIDGE
 from tests.drills.fleet.nodes import Fleet, Node, until
 from tests.drills.halt.conftest import SAFETY_S, is_alive
 
 PORT = 4000  # In a network of its own every port is free.
-PATIENCE_S = 0.5  # A datagram on a bridge takes far below a millisecond; one that is lost never comes.
+PATIENCE_S = 1.0  # A datagram on a bridge takes far below a millisecond; one that is lost never comes.
 TELL = """
 import os, socket, time
 print(os.getpid() > 1, socket.gethostname(), socket.gethostbyname("node2"), sorted(os.listdir("/run")))
@@ -142,6 +145,19 @@ def test_each_governor_has_an_instance_of_its_own_and_a_wrong_clock_is_its_own(f
     assert made[1].governors[0].ask({"cmd": "ping"}) is None
 
 
+def test_a_machine_whose_instance_is_stopped_goes_off_where_a_drill_wants_that(fleet: MakeFleet) -> None:
+    made = fleet(2)
+    made.machines_go_off()
+    programs = [node.start(python(COUNT)) for node in made]
+    ready = made[1].cloud.ready()
+    config = {name: ready[name] for name in ("endpoint", "metadata_endpoint", "instance_id")}
+    answer = made[1].inside(lambda: clouds.load("aws", config).stop("run-7-1", 0))
+    assert answer.answer is StopAnswer.ACCEPTED
+    assert programs[0].wait() == -9
+    assert programs[1].poll() is None
+    assert [made.stops(node) for node in made] == [1, 0]
+
+
 DIES = """
 import os, sys, tempfile
 from pathlib import Path
@@ -161,3 +177,4 @@ def test_a_fleet_whose_maker_is_killed_leaves_nothing(fleet: Callable[[int], Fle
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2, done.stderr
     until(lambda: not any(map(is_alive, pids)), "all that ran on its nodes is gone")
+    assert BRIDGE not in [name for _, name in socket.if_nameindex()], "its network was never this machine's"

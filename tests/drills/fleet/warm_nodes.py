@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from tests.drills.shim_engines.warm import become, load
@@ -65,6 +66,9 @@ def begin(order: dict[str, Any], node: dict[str, Any]) -> None:
         enter(node["init"])
         launcher = os.fork()
         code = launch(order, node) if launcher == 0 else os.waitpid(launcher, 0)[1] != 0
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(code)
 

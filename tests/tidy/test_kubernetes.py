@@ -156,13 +156,17 @@ def sidecars() -> list[tuple[str, Any]]:
 def test_a_sidecar_is_native_and_alone_has_the_token() -> None:
     assert [name for name, _ in sidecars()] == ["job-sidecar.yaml", "rayjob.yaml"]
     for _, spec in sidecars():
-        (governor,), (trainer,) = spec["initContainers"], spec["containers"]
+        (first, governor), (trainer,) = spec["initContainers"], spec["containers"]
         assert governor["restartPolicy"] == "Always"
         assert spec["shareProcessNamespace"] is True
         assert spec["automountServiceAccountToken"] is False
         mounts = [{one["name"] for one in container["volumeMounts"]} for container in (governor, trainer)]
         assert ["account" in one for one in mounts] == [True, False]
-        assert all("sockets" in one for one in mounts)
+        # What the first one makes is what both mount: in an emptyDir itself the governor does not listen.
+        assert "/sockets/own" in first["command"]
+        for container in (governor, trainer):
+            (sockets,) = [one for one in container["volumeMounts"] if one["name"] == "sockets"]
+            assert (sockets["mountPath"], sockets["subPath"]) == ("/run/costgov", "own")
         # One user: else neither signals nor the socket's owner would fit.
         assert not [one for one in (governor, trainer) if "runAsUser" in one["securityContext"]]
 
@@ -211,7 +215,7 @@ def test_the_role_has_what_the_adapter_asks_for_and_no_more() -> None:
 def test_the_rendered_configuration_is_one_that_the_governor_takes(case: str, tmp_path: Path) -> None:
     (item,) = [one for one in documents(RENDERED / f"{case}.yaml") if "costgov.toml" in one.get("data", {})]
     (tmp_path / "costgov.toml").write_text(item["data"]["costgov.toml"])
-    (governor,) = sidecars()[0][1]["initContainers"]
+    _, governor = sidecars()[0][1]["initContainers"]
     # A name in $(...) is the kubelet's to replace.
     environ = {one["name"]: str(one.get("value", "gpu-1")) for one in governor["env"]}
     environ = {name: value.replace("$(POD_NAMESPACE)/$(POD_NAME)", "ml/llm-0") for name, value in environ.items()}
@@ -221,3 +225,12 @@ def test_the_rendered_configuration_is_one_that_the_governor_takes(case: str, tm
     assert (settings.node.name, settings.node.scheduler_job) == ("gpu-1", "kubernetes:ml/llm-0")
     assert settings.observe is case.endswith("all")
     assert settings.node.price_usd_per_hour == (22.5 if case == "sidecar_all" else None)
+
+
+def test_the_charts_policy_is_the_shipped_one() -> None:
+    """Without one nothing is judged."""
+    shipped = (ROOT / "policies/default.toml").read_text()
+    assert (ROOT / "deploy/kubernetes/costgov/files/default.toml").read_text() == shipped
+    for case in ("sidecar", "daemonset"):
+        (item,) = [one for one in documents(RENDERED / f"{case}.yaml") if "policy.toml" in one.get("data", {})]
+        assert item["data"]["policy.toml"].strip() == shipped.strip()

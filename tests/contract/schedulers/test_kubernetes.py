@@ -98,6 +98,8 @@ def test_what_cannot_be_suspended_is_deleted_after_its_pods(rig: KubeRig, links:
     scheduler = rig.scheduler()
     assert scheduler.stop(f"{NS}/rank-0", INCIDENT, 0).answer is StopAnswer.ACCEPTED
     assert scheduler.state(f"{NS}/rank-0").answer is BillingAnswer.RUNNING
+    group, plural, name = links[0]
+    assert not rig.gone((group, plural, NS, name))  # It says whose its pods are until they are gone.
     rig.cluster.kubelets_end_pods()
     assert rig.cluster.items == {}
     assert is_ended(scheduler.state(f"{NS}/rank-0"))
@@ -179,6 +181,25 @@ def test_another_job_of_the_same_name_is_left_alone(rig: KubeRig) -> None:
     assert scheduler.stop(f"{NS}/llm-0", INCIDENT, 1).reason == "already_gone"
     assert rig.terminating() == []
     assert is_ended(scheduler.state(f"{NS}/llm-0"))
+
+
+@pytest.mark.parametrize("group_plural", [("ray.io", "rayclusters"), ("batch", "jobs")])
+def test_one_that_is_made_anew_in_the_moment_of_the_stop_stays(
+    rig: KubeRig, fake: FakeApi, group_plural: tuple[str, str]
+) -> None:
+    links = (*group_plural, "llm")
+    chain(rig, links)
+
+    def made_anew(method: str, path: str) -> None:
+        if method in ("DELETE", "PATCH"):
+            fake.interferes = lambda *_: None
+            fake.cluster.items.clear()
+            rig.pod("new-0", rig.make(*links))
+
+    fake.interferes = made_anew
+    assert rig.scheduler().stop(f"{NS}/rank-0", INCIDENT, 0).answer is StopAnswer.REFUSED
+    assert (rig.pods(), rig.terminating()) == (["new-0"], [])
+    assert rig.item(*links)["spec"] == {}
 
 
 def test_an_owner_can_be_named_itself_where_its_pod_is_gone(rig: KubeRig) -> None:

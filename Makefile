@@ -42,6 +42,7 @@ UNIT_QUARTERS := test-unit-1 test-unit-2 test-unit-3 test-unit-4
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
   test-contract-rest test-unit $(UNIT_QUARTERS) test-sim test drills drill-packages \
   fix sim sim-ceiling sim-node sim-nodes sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
+  fix sim sim-ceiling sim-node sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist deb clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -148,6 +149,9 @@ uninstall: ## Remove the service; PURGE=1 removes state and config too (root).
 
 dist: env ## Build wheels and source archives of both distributions into dist/.
 	@$(VENV_PYTHON) -m build --outdir dist . && $(VENV_PYTHON) -m build --outdir dist trainer_shim
+
+deb: ## Build the Debian package into dist/, for the release that this machine has.
+	@deploy/deb/build.sh
 
 clean: ## Remove everything that these commands made, .venv included.
 	@rm -rf .venv build dist .demo *.egg-info trainer_shim/*.egg-info trainer_shim/build \

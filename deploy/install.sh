@@ -3,6 +3,9 @@
 #   PREFIX   /opt/costgov   holds one virtualenv per install; `venv` points at the one in use
 #   PYTHON                  interpreter; default: the first that the service user may run
 #   DESTDIR                 stage the files for a package: no user is made, systemd is not touched
+#   RELEASE                 name of the virtualenv of this install; default: the moment
+#   LINKS    /usr/local     below it `costgov`, its manual and completions are found
+#   UNITS    /etc/systemd/system
 # pip's own variables choose where the dependencies come from (PIP_NO_INDEX, PIP_FIND_LINKS, ...).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +14,8 @@ prefix=${PREFIX:-/opt/costgov}
 dest=${DESTDIR:-}
 user=costgov
 config=$dest/etc/costgov
-units=$dest/etc/systemd/system
+links=${LINKS:-/usr/local}
+units=$dest${UNITS:-/etc/systemd/system}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -68,7 +72,7 @@ build_wheels() {
 
 # A new virtualenv beside the old one, switched by one rename: an install that fails half-way changes nothing.
 install_venv() {
-  release=$prefix/releases/$(date -u +%Y%m%dT%H%M%SZ)
+  release=$prefix/releases/${RELEASE:-$(date -u +%Y%m%dT%H%M%SZ)}
   echo "make install: building $release with $python"
   trap 'rm -rf "$work" "$dest$release"' EXIT
   mkdir -p "$dest$prefix/releases"
@@ -77,8 +81,9 @@ install_venv() {
   build_wheels "$dest$release/bin/python"
   "$dest$release/bin/python" -m pip install -qq --disable-pip-version-check "$work"/wheels/*.whl
   if [ -n "$dest" ]; then
-    # Scripts name their interpreter by its final place.
-    grep -rlI "^#!$dest$release/" "$dest$release/bin" | xargs -r sed -i "1s|^#!$dest|#!|"
+    # Scripts name their interpreter, and bytecode its source, by their final place.
+    grep -rlIF "$dest$release" "$dest$release/bin" "$dest$release/pyvenv.cfg" | xargs -r sed -i "s|$dest$release|$release|g"
+    "$python" -m compileall -qf --invalidation-mode checked-hash -s "$dest" -p / "$dest$release/lib"
   else
     "$release/bin/costgov" --version >/dev/null || fail "the new virtualenv does not work; the old one stays in use"
   fi
@@ -90,7 +95,7 @@ install_venv() {
 
 # Existing configuration is the operator's: it is never written over.
 install_config() {
-  install -d -m 0755 "$config" "$config/policies.d" "$dest$prefix/share/policies/tests" "$units" "$dest/usr/local/bin"
+  install -d -m 0755 "$config" "$config/policies.d" "$dest$prefix/share/policies/tests" "$units" "$dest$links/bin"
   install -m 0644 deploy/costgov.toml.example "$dest$prefix/share/costgov.toml.example"
   if [ ! -e "$config/costgov.toml" ]; then
     install -m 0640 deploy/costgov.toml.example "$config/costgov.toml"
@@ -118,8 +123,8 @@ install_help() {
   install -m 0644 "$work/zsh" "$share/zsh/site-functions/_costgov"
   install -m 0644 "$work/fish" "$share/fish/vendor_completions.d/costgov.fish"
   while read -r file; do
-    mkdir -p "$(dirname "$dest/usr/local/share/$file")"
-    ln -sfn "$prefix/share/$file" "$dest/usr/local/share/$file"
+    mkdir -p "$(dirname "$dest$links/share/$file")"
+    ln -sfn "$prefix/share/$file" "$dest$links/share/$file"
   done < deploy/help_files
 }
 
@@ -134,12 +139,15 @@ install_unit() {
   sed "s|/opt/costgov|$prefix|g" deploy/systemd/costgov.service > "$units/costgov.service"
   chmod 0644 "$units/costgov.service"
   install -D -m 0644 deploy/systemd/costgov.sysusers "$dest/usr/lib/sysusers.d/costgov.conf"
-  ln -sfn "$prefix/venv/bin/costgov" "$dest/usr/local/bin/costgov"
+  ln -sfn "$prefix/venv/bin/costgov" "$dest$links/bin/costgov"
 }
 
 umask 022
 if [ -z "$dest" ]; then
   [ "$(id -u)" = 0 ] || fail "needs root (or DESTDIR to stage the files)"
+  # Both would own the same files.
+  ! dpkg-query -W -f '${Status}' costgov 2>/dev/null | grep -q ' installed$' \
+    || fail "the Debian package costgov is installed here: upgrade that, or apt-get remove costgov first"
   make_user
 fi
 find_python

@@ -26,7 +26,9 @@ rmdir --ignore-fail-on-non-empty "$dest$prefix/share" "$dest$prefix" 2>/dev/null
 [ -n "$dest" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
 
 if [ "${PURGE:-}" = 1 ]; then
-  rm -rf "$dest/etc/costgov" "$dest/etc/systemd/system/costgov.service.d" "$dest/var/lib/costgov" "$dest/run/costgov"
+  while read -r path; do
+    rm -rf "$dest${path:?}"
+  done < "$(dirname "$0")/purged"
   if [ -z "$dest" ] && getent passwd costgov >/dev/null; then
     userdel costgov
   fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "download"]
     found = subprocess.run(
         [*pip, "--dest", str(directory), *wanted, *project["build-system"]["requires"]],
+        env={**os.environ, "PIP_CONSTRAINT": str(ROOT / "deploy" / "constraints.txt")},
         capture_output=True,
         text=True,
     )

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ LONGEST = (
     "tests/real_runs/",
     "tests/drills/test_demo.py",
     "tests/drills/test_readme.py",
+    "tests/drills/packages/",
     "tests/drills/attribution/",
     "tests/drills/trainers/",
     "tests/drills/shim_engines/test_deepspeed_engine.py",
@@ -92,3 +94,21 @@ def public_source(public: Path) -> str:
     for package in ("governor", "trainer_shim"):
         shutil.copytree(ROOT / package, public / package, ignore=shutil.ignore_patterns("__pycache__"))
     return str(public)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an install or a package needs, for where no network is: for the interpreter it will choose there."""
+    directory = tmp_path_factory.mktemp("wheels")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [one for one in project["project"]["dependencies"] if not one.startswith("costgov-shim")]
+    python = shutil.which("python3", path="/usr/bin") or sys.executable
+    pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "download"]
+    found = subprocess.run(
+        [*pip, "--dest", str(directory), *wanted, *project["build-system"]["requires"]],
+        env={**os.environ, "PIP_CONSTRAINT": str(ROOT / "deploy" / "constraints.txt")},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    return directory

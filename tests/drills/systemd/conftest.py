@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,24 +11,6 @@ from tests.drills.systemd.booted import BootedSystemd, missing
 from tests.drills.systemd.node import OFFLINE, SAFETY_S, SERVICE_PYTHON, Node, Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make install` would download, for a box that has no network: for the interpreter it will choose there."""
-    directory = tmp_path_factory.mktemp("wheels")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [one for one in project["project"]["dependencies"] if not one.startswith("costgov-shim")]
-    python = shutil.which("python3", path="/usr/bin") or sys.executable
-    pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "download"]
-    found = subprocess.run(
-        [*pip, "--dest", str(directory), *wanted, *project["build-system"]["requires"]],
-        env={**os.environ, "PIP_CONSTRAINT": str(ROOT / "deploy" / "constraints.txt")},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr
-    return directory
 
 
 @pytest.fixture(scope="session")

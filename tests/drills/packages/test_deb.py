@@ -14,7 +14,7 @@ from tests.drills.systemd.booted import BootedSystemd, missing
 from tests.drills.systemd.node import Node
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKED = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "deploy", "governor", "policies", "trainer_shim")
+ADDRESS = "https://packages.example.com/costgov_0.1.0-1_amd64.deb"
 POSTINST = "/var/lib/dpkg/info/costgov.postinst"
 HELP = (
     "man/man1/costgov.1.gz",
@@ -26,30 +26,35 @@ HELP = (
 
 @pytest.fixture(scope="module")
 def packages(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two packages, which are built at the same time. The second has another default policy."""
+    """The package, and a newer one."""
     for program in ("dpkg-deb", "apt-get"):
         if shutil.which(program) is None:
             pytest.skip(f"needs {program} (a Debian system)")
     out = tmp_path_factory.mktemp("packages")
-    newer = tmp_path_factory.mktemp("newer")
-    for name in PACKED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, newer / name)
-    with (newer / "policies" / "default.toml").open("a") as policy:
-        policy.write("# of the newer version\n")
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "OUT": str(out)}
-    builds = [
-        subprocess.Popen(
-            [tree / "deploy/deb/build.sh"],
-            env={**os.environ, **offline, "REVISION": revision},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for tree, revision in ((ROOT, "1"), (newer, "2"))
-    ]
-    said = [build.communicate()[1] for build in builds]
-    assert [build.returncode for build in builds] == [0, 0], said
+    subprocess.run([ROOT / "deploy/deb/build.sh"], env={**os.environ, **offline}, check=True)
+    (package,) = out.glob("*.deb")
+    make_newer(package, tmp_path_factory.mktemp("newer") / "tree")
     return out
+
+
+def make_newer(package: Path, tree: Path) -> None:
+    """The same package as of another build, with another default policy. A second build would take twice as long."""
+    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
+    (release,) = (tree / "opt/costgov/releases").iterdir()
+    old = release.name
+    new = old.removesuffix("-1") + "-2"
+    release = release.rename(release.with_name(new))
+    venv = tree / "opt/costgov/venv"
+    venv.unlink()
+    venv.symlink_to(f"/opt/costgov/releases/{new}")
+    for file in [tree / "DEBIAN/control", tree / "DEBIAN/md5sums", *(release / "bin").iterdir()]:
+        if not file.is_symlink():
+            file.write_text(file.read_text().replace(old, new))
+    with (tree / "etc/costgov/policies.d/default.toml").open("a") as policy:
+        policy.write("# of the newer version\n")
+    newer = package.with_name(package.name.replace(old, new))
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, newer], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,11 @@ def apt_install(node: Node, revision: str, *options: str) -> str:
     (package,) = node.box.run("sh", "-c", f"echo /box/packages/costgov_*-{revision}_*.deb").stdout.split()
     keep = ("-o", "Dpkg::Options::=--force-confold")
     return node.box.run("apt-get", "install", "-qq", "-y", *keep, *options, package).stdout
+
+
+def package_and_digest(node: Node) -> tuple[str, str]:
+    digest, package = node.box.run("sh", "-c", "sha256sum /box/packages/costgov_*-1_*.deb").stdout.split()
+    return package, digest
 
 
 def exists(node: Node, path: str) -> bool:
@@ -154,3 +164,35 @@ def test_the_package_is_refused_beside_make_install(node: Node) -> None:
     assert refused.returncode != 0
     assert "make uninstall" in refused.stderr
     assert not exists(node, "/opt/costgov")
+
+
+def test_user_data_of_a_cloud_installs_and_starts_it(node: Node) -> None:
+    """cloud-init reads our user data as on a new machine. Only the package's address is another."""
+    if shutil.which("cloud-init") is None:
+        pytest.skip("needs cloud-init (Debian package cloud-init)")
+    box = node.box
+    box.run("rm", "-f", "/usr/local/bin/costgov", "/etc/cloud/cloud-init.disabled")
+    package, digest = package_and_digest(node)
+    text = (ROOT / "deploy/cloud-init/costgov.yaml").read_text()
+    text = text.replace(ADDRESS, f"file://{package}").replace("0" * 64, digest)
+    assert text.count(digest) == 1
+    assert text.count(package) == 1
+    box.write("/var/lib/cloud/seed/nocloud/user-data", text)
+    box.write("/var/lib/cloud/seed/nocloud/meta-data", "instance-id: drill\n")
+    box.run("cloud-init", "init", check=False)
+    for module in ("write_files", "runcmd", "scripts_user"):
+        box.run("cloud-init", "single", "--name", module, "--frequency", "always")
+    assert is_active(node), box.run("cat", "/var/log/cloud-init.log").stdout[-4000:]
+    assert box.property("costgov", "UnitFileState") == "enabled"
+    assert box.run("stat", "-c", "%U:%G %a", "/etc/costgov/costgov.toml").stdout == "root:costgov 640\n"
+    assert "22" in box.run("costgov", "status").stdout
+
+
+def test_user_data_is_what_cloud_init_takes(tmp_path: Path) -> None:
+    if shutil.which("cloud-init") is None:
+        pytest.skip("needs cloud-init (Debian package cloud-init)")
+    good = ROOT / "deploy/cloud-init/costgov.yaml"
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(good.read_text().replace("content: |", "contents: |"))
+    codes = [subprocess.run(["cloud-init", "schema", "--config-file", file]).returncode for file in (good, bad)]
+    assert codes == [0, 1]

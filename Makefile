@@ -41,8 +41,7 @@ UNIT_QUARTERS := test-unit-1 test-unit-2 test-unit-3 test-unit-4
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
   test-contract-rest test-unit $(UNIT_QUARTERS) test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-node sim-nodes sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist clean
-  fix sim sim-ceiling sim-node sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist deb clean
+  fix sim sim-ceiling sim-node sim-nodes sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist deb clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -26,7 +26,9 @@ PEERS = (1, 32, 1_000)
 REPEATS = 15
 DATAGRAMS_PER_REPEAT = 1_000  # Of one peer as many as of a thousand.
 KEY = key_of(b"a secret of thirty-two bytes, or more")
-HALT = ToldHalt("llama.node-1.1", "node-1", "default/nan", "loss_nan", "loss is NaN at step 12345", "good", "SAVING")
+HALT = ToldHalt(
+    "llama.node-1.1", "node-1", "default/nan", "nonfinite", "loss_nan", "loss is NaN at step 12345", "good", "SAVING"
+)
 RUN = ToldRun("llama", "job-0123456789abcdef", 1000, True, 8, True, 12_345, 98_320_000, 98_320_000, HALT)
 
 

@@ -10,6 +10,9 @@ from typing import Final
 
 from governor.adapters import clouds
 from governor.adapters.machine.clock import SystemClock
+from governor.adapters.peers.datagrams import UdpPeers
+from governor.adapters.peers.opening import open_peers
+from governor.adapters.peers.udp import PeersUnavailable
 from governor.adapters.plugins import ConfigError
 from governor.app import pricing
 from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs
@@ -91,13 +94,21 @@ def load_price_source(settings: Settings) -> PriceSource | None:
         raise CannotStart(str(error)) from error
 
 
+def load_peers(settings: Settings, clock: SystemClock) -> tuple[UdpPeers | None, str | None]:
+    """The governors of other nodes, by [peers]; or why they cannot be told. The start continues without them."""
+    try:
+        return open_peers(settings.peers, settings.node.name, clock), None
+    except PeersUnavailable as error:
+        return None, f"peers: {error}; a halt of this node tells no other node"
+
+
 def today(clock: SystemClock) -> Day:
     return Day(clock.wall() // NS_PER_DAY)
 
 
 def node_facts(
     settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, lines: Lines, *,
-    exclusive: bool,
+    exclusive: bool, has_peers: bool = False,
 ) -> NodeFacts:  # fmt: skip
     known = preflight is not None
     return NodeFacts(
@@ -124,6 +135,7 @@ def node_facts(
         observe=settings.observe,
         idle_stop_ns=settings.node.idle_stop,
         exclusive=exclusive,
+        has_peers=has_peers,
         streams=frozenset(entry.run for entry in settings.jsonl),
         gpu_peaks=driver_peaks(),
         redact_keys=settings.redact.keys,

@@ -35,6 +35,7 @@ from governor.app.machine_watch import MachineWatch
 from governor.app.node_facts import (
     CannotStart,
     load_cloud,
+    load_peers,
     load_price_source,
     make_directory,
     needs_room,
@@ -109,9 +110,12 @@ class Governor:
         self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer, left)
         self.prices = PriceWatch(settings, self.clock, price_source, self.preflight, price, self.price, answer)
         lines = lines_of(settings.line, today(self.clock))
+        self.peers, self.peers_problem = load_peers(settings, self.clock)
+        self._closers += [self.peers.close] if self.peers is not None else []
         facts = node_facts(
-            settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive
-        )
+            settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive,
+            has_peers=self.peers is not None,
+        )  # fmt: skip
         may_start = resumes or self.price.quote is not None
         # Without paths, each reload reads the node's policies again.
         self.policy_paths: Callable[[], Sequence[Path]] = lambda: policy_paths or files.of_node(paths.policies_dir)
@@ -205,6 +209,7 @@ class Governor:
             process_killer=ProcessKiller(self.processes, os.getpid(), facts.redact_keys, own_processes, has_cap_kill()),
             post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.
             cloud=self.cloud,
+            peers=self.peers,
         )
         daemon = Daemon(
             node=self.node,
@@ -320,6 +325,7 @@ class Governor:
                 "price": self.prices.chosen.document(),
                 "alerts": self.alerts.document(),
                 "gpu_status": self.gpus.status,
+                "peers": self.peers.document() if self.peers is not None else None,
                 "gpus_unread": self.machine.gpu_watch.unread,
             },
             "unwatched_gpu_processes": self.unwatched(),
@@ -357,7 +363,8 @@ class Governor:
         lines += [f"budget {b.scope.text}: {format_usd(b.ceiling_usd_micros)} ({b.source})" for b in budgets]
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
-        lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []
+        problems = (self.metrics_problem, self.peers_problem)
+        lines += [f"problem: {problem}" for problem in problems if problem]
         lines += [f"problem: {problem}" for problem in self.alerts.problems()]
         lines += [f"metrics at {self.metrics_places}"] if self.metrics_places else []
         return [*lines, *selftest_lines(self.selftest)]

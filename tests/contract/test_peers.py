@@ -21,7 +21,7 @@ from tests.contract.fakes import FakeClock
 from tests.contract.fakes_peers import FakeNetwork, FakePeers
 
 KEY = key_of(b"a secret of thirty-two bytes, or more")
-HALT = ToldHalt("llama.node-a.1", "node-a", "nan", "loss_nan", "loss is NaN at step 7", "suspect", "ASKED")
+HALT = ToldHalt("llama.node-a.1", "node-a", "nan", "nonfinite", "loss_nan", "loss is NaN at step 7", "suspect", "ASKED")
 CALM = ToldRun("qwen", "job-2", 1001, True, 8, step=70, spend_usd_micros=7_000_000)
 HALTED = ToldRun("llama", "job-1", 1000, True, 8, step=7, halt=HALT)
 

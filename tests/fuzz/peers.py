@@ -21,7 +21,9 @@ from tests.fuzz import mutate
 
 KEY = key_of(b"a secret of thirty-two bytes, or more")
 ROOM = 6_600  # What a body may take beside the largest envelope.
-HALT = ToldHalt("llama.node-a.1", "node-a", "nan", "loss_nan", "loss is NaN", "suspect", "SAVING", False, True, None)
+HALT = ToldHalt(
+    "llama.node-a.1", "node-a", "nan", "nonfinite", "loss_nan", "loss is NaN", "suspect", "SAVING", False, True, None
+)
 TOLD = NodeTold(
     "node-a", "boot-1", "aws", "i-0abc", "us-east-1",
     (ToldRun("llama", "job-1", 1000, True, 8, True, 7, 5_000_000, 22_000_000, HALT, (("node-c", 40), ("node-d", 5))),),

@@ -81,7 +81,6 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "worth": PROTECTED if run.alive else claim_of(node, managed).worth,
         **({"strangers": True} if managed.is_strangers else {}),
         "ranks": sorted(run.known_ranks()),
-        **({"job": run.job, "world_size": run.world_size} if run.job else {}),
         "processes": [process_row(process) for process in managed.processes()],
         "marks": list(managed.launch.marks),
         "cgroups": list(managed.launch.cgroups),
@@ -115,7 +114,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "hold_reason": managed.history.hold_reason,
         "halts_wall": list(managed.history.halts_wall),
         **_one_offs_row(managed),
-        **({"other_nodes": dict(charged)} if (charged := managed.history.members.row()) else {}),
+        **_nodes_row(managed),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
         **_prices_row(managed),
@@ -125,6 +124,13 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
     }
+
+
+def _nodes_row(managed: ManagedRun) -> Mapping[str, Any]:
+    """Of a launch with several nodes, and of a run that had one."""
+    run, charged = managed.run, managed.history.members.row()
+    launch = {"job": run.job, "world_size": run.world_size} if run.job else {}
+    return launch | ({"other_nodes": dict(charged)} if charged else {})
 
 
 def _bought_row(history: RunHistory) -> Mapping[str, Any]:

@@ -106,6 +106,7 @@ def _run_document(run: ToldRun) -> dict[str, Any]:
 def _halt_document(halt: ToldHalt) -> dict[str, Any]:
     return {
         "incident_id": halt.incident_id, "node": halt.node, "rule": _cut(halt.rule, RULE_BYTES_MAX),
+        "trigger": _cut(halt.trigger, WORD_BYTES_MAX),
         "reason": _cut(halt.reason, TEXT_BYTES_MAX), "text": _cut(halt.text, TEXT_BYTES_MAX),
         "checkpoint": halt.checkpoint, "stage": halt.stage, "gone": halt.gone, "stopped": halt.stopped,
         "verified": halt.verified,
@@ -178,6 +179,7 @@ def _halt(found: dict[str, Any]) -> ToldHalt:
         incident_id=_text(found, "incident_id", INCIDENT_BYTES_MAX),
         node=_text(found, "node", NODE_BYTES_MAX),
         rule=_text(found, "rule", RULE_BYTES_MAX),
+        trigger=_text(found, "trigger", WORD_BYTES_MAX, may_be_empty=True),
         reason=_text(found, "reason", TEXT_BYTES_MAX, may_be_empty=True),
         text=_text(found, "text", TEXT_BYTES_MAX, may_be_empty=True),
         checkpoint=checkpoint if checkpoint in (*CHECKPOINT_KINDS, "none") else _OTHER_CHECKPOINT,

@@ -20,7 +20,7 @@ from tests.contract.fakes import FakeClock
 
 KEY = key_of(b"a secret of thirty-two bytes, or more")
 US = NodeTold("node-a", "boot-1")
-HALT = ToldHalt("halted.node-a.1", "node-a", "nan", "loss_nan", "", "good", "ASKED")
+HALT = ToldHalt("halted.node-a.1", "node-a", "nan", "nonfinite", "loss_nan", "", "good", "ASKED")
 
 
 class Listener:

@@ -20,7 +20,16 @@ from governor.wire.fleet.told import (
 )
 
 HALT = ToldHalt(
-    "llama.node-a.1", "node-a", "nan", "loss_nan", "loss is NaN at step 7", "suspect", "SAVING", False, None
+    "llama.node-a.1",
+    "node-a",
+    "nan",
+    "nonfinite",
+    "loss_nan",
+    "loss is NaN at step 7",
+    "suspect",
+    "SAVING",
+    False,
+    None,
 )
 RUN = ToldRun(
     "llama", "job-1", 1000, True, 8, has_first=True, step=7, spend_usd_micros=5_000_000,
@@ -77,8 +86,8 @@ def test_of_too_many_runs_those_that_halt_are_told() -> None:
 def test_a_halt_fits_whatever_the_names_are() -> None:
     """Quotes take two bytes in JSON, so these are the longest names that there are."""
     halt = ToldHalt(
-        '"' * INCIDENT_BYTES_MAX, '"' * NODE_BYTES_MAX, '"' * RULE_BYTES_MAX, '"' * 900, "\N{SNOWMAN}" * 900, "good",
-        '"' * 64,
+        '"' * INCIDENT_BYTES_MAX, '"' * NODE_BYTES_MAX, '"' * RULE_BYTES_MAX, '"' * 64, '"' * 900, "\N{SNOWMAN}" * 900,
+        "good", '"' * 64,
     )  # fmt: skip
     left = tuple((f"node-{number}".ljust(NODE_BYTES_MAX, "x"), number) for number in range(NODES_MAX))
     run = ToldRun("r" * 128, '"' * JOB_BYTES_MAX, 1, True, 8, halt=halt, left=left)

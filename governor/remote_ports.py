@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from governor.core.base.identity import SchedulerJob
     from governor.core.base.units import UsdMicros, WallNs
     from governor.core.events.inputs import BillingAnswer, StopAnswer
     from governor.core.events.peers import NodeTold
@@ -133,14 +134,18 @@ class Scheduler(Protocol):
     name: str  # "slurm".
     stop_bound_s: float  # Within which a cancelled job has given its nodes back, by the scheduler's configuration.
 
-    def problems(self, job: str) -> tuple[str, ...]:
+    def problems(self, job: SchedulerJob) -> tuple[str, ...]:
         """Why this job could not be ended from here, each one line: what, and what to do. Changes nothing."""
 
-    def stop(self, job: str, incident_id: str, rung: int) -> StopReply:
+    def stop(self, job: SchedulerJob, incident_id: str, rung: int) -> StopReply:
         """Keep the job from being queued again, then end it. Idempotent.
 
-        rung 0: with the scheduler's own grace, 1: without any.
+        Refused where the job is not the run's user's, or does not hold this node: a trainer says which job it is in.
+        rung 0: with the scheduler's own grace, 1: without any, where the scheduler can do that.
         """
 
-    def state(self, job: str) -> BillingReply:
-        """Ask now whether the job holds nodes. ENDED only if the scheduler says so; UNKNOWN if it does not answer."""
+    def state(self, job: SchedulerJob) -> BillingReply:
+        """Ask now whether the job holds nodes. ENDED only if the scheduler says so, or knows it no more.
+
+        RUNNING also while it waits to run again. UNKNOWN if nobody answers, and of a job that was never seen.
+        """

@@ -48,9 +48,28 @@ class Launch:
         self.attempt = _attempt(environ, distributed, self.world_size)
         self.stage = environ.get("COSTGOV_STAGE") or None
         self.labels = parse_labels(environ.get("COSTGOV_LABELS", ""))
-        scheduler_job = environ.get("SLURM_JOB_ID")
-        if scheduler_job:
-            self.labels.setdefault("scheduler_job", scheduler_job)
+        for name, value in slurm_labels(environ).items():
+            self.labels.setdefault(name, value)
+
+
+def slurm_job(environ: Mapping[str, str]) -> str:
+    """Return the job as `scancel` ends it: an element of an array alone, a heterogeneous job as a whole."""
+    whole = environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID_HET_GROUP_0")
+    array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and element:  # The last element's own number is the array's.
+        return "%s_%s" % (array, element)
+    return whole or environ.get("SLURM_JOB_ID", "")
+
+
+def slurm_labels(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return who pays in Slurm, as labels: `costgov cost --by label:slurm_account` groups by them."""
+    told = {
+        "scheduler_job": slurm_job(environ),
+        "slurm_account": environ.get("SLURM_JOB_ACCOUNT", ""),
+        "slurm_partition": environ.get("SLURM_JOB_PARTITION", ""),
+        "slurm_user": environ.get("SLURM_JOB_USER", ""),
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def place_of(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,15 @@ from governor.adapters.peers.opening import open_peers
 from governor.adapters.peers.udp import PeersUnavailable
 from governor.adapters.plugins import ConfigError
 from governor.app import pricing
+from governor.core.base.identity import SchedulerFacts
 from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs
 from governor.core.engine.node import NodeFacts
 from governor.core.money.lines import Lines
 from governor.core.money.prices import Chosen, Day
 from governor.planner.catalog import driver_peaks
-from governor.remote_ports import Cloud, Preflight, PriceSource
+from governor.remote_ports import Cloud, Preflight, PriceSource, Scheduler
 from governor.settings.model import Settings
+from trainer_shim.launch import slurm_job
 
 # Some 30 of its own, those that are kept for a halt, and a rank or two with their pidfds.
 DESCRIPTORS_MIN: Final = 64
@@ -107,8 +110,8 @@ def today(clock: SystemClock) -> Day:
 
 
 def node_facts(
-    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, lines: Lines, *,
-    exclusive: bool, has_peers: bool = False,
+    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, scheduler: Scheduler | None, price: Chosen,
+    boot_id: str, lines: Lines, *, exclusive: bool, has_peers: bool = False,
 ) -> NodeFacts:  # fmt: skip
     known = preflight is not None
     return NodeFacts(
@@ -132,6 +135,11 @@ def node_facts(
         survives_stop=preflight.survives_stop if preflight is not None else None,
         stop_bound_ns=DurationNs(round((cloud.stop_bound_s if cloud is not None else 0) * NS_PER_S)),
         granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),
+        scheduler=SchedulerFacts(
+            name=scheduler.name if scheduler is not None else "",
+            job=settings.node.scheduler_job or (slurm_job(os.environ) if exclusive else ""),
+            bound_ns=DurationNs(round((scheduler.stop_bound_s if scheduler is not None else 0) * NS_PER_S)),
+        ),
         observe=settings.observe,
         idle_stop_ns=settings.node.idle_stop,
         exclusive=exclusive,

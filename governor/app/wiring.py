@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from governor import __version__
+from governor.adapters import schedulers
 from governor.adapters.alerting.dispatch import alert_dispatcher
 from governor.adapters.control_socket import ControlServer
 from governor.adapters.exporters.prometheus import MetricsUnavailable, PrometheusExporter
@@ -44,13 +45,14 @@ from governor.app.node_facts import (
     today,
 )
 from governor.app.pricing import PriceWatch
+from governor.app.scheduler_jobs import start_lines
 from governor.app.settings_file import places_told, second_place
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import WarmUp
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
 from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.idle import limit
-from governor.core.engine.node import Node, new_node
+from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.node_journal import begins_at, own_start
 from governor.core.engine.verdicts import tell_fall_backs
 from governor.core.events.effects import Alarm, Effect
@@ -100,6 +102,7 @@ class Governor:
         paths = settings.paths
         make_directory(paths.state_dir)
         make_directory(paths.runtime_dir, problem_above(str(paths.runtime_dir), os.geteuid()))
+        self.scheduler = schedulers.found(settings.slurm.use, os.environ)
         self.cloud, self.preflight = load_cloud(settings)
         price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()
@@ -109,13 +112,7 @@ class Governor:
         left = pricing.price_left(settings, answer, self.journal.runs().get(UNALLOCATED), self.clock.boot_id)
         self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer, left)
         self.prices = PriceWatch(settings, self.clock, price_source, self.preflight, price, self.price, answer)
-        lines = lines_of(settings.line, today(self.clock))
-        self.peers, self.peers_problem = load_peers(settings, self.clock)
-        self._closers += [self.peers.close] if self.peers is not None else []
-        facts = node_facts(
-            settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive,
-            has_peers=self.peers is not None,
-        )  # fmt: skip
+        facts = self._facts(is_run=exclusive)
         may_start = resumes or self.price.quote is not None
         # Without paths, each reload reads the node's policies again.
         self.policy_paths: Callable[[], Sequence[Path]] = lambda: policy_paths or files.of_node(paths.policies_dir)
@@ -132,7 +129,8 @@ class Governor:
         # A resumed halt acts first; alarms about the price follow.
         reports = paths.state_dir / "incidents"
         taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
-        self.begin = [*taken, *self._alarms(), *unread]
+        alarms = (Alarm(one.kind.value, None, one.line) for one in self.price.alarms)
+        self.begin = [*taken, *alarms, *tell_fall_backs(self.node, ()), *unread]
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -146,8 +144,13 @@ class Governor:
         self.daemon = self._build(watchers)
         self._begin_streams()
 
-    def _alarms(self) -> list[Effect]:
-        return [*(Alarm(one.kind.value, None, one.line) for one in self.price.alarms), *tell_fall_backs(self.node, ())]
+    def _facts(self, *, is_run: bool) -> NodeFacts:
+        self.peers, self.peers_problem = load_peers(self.settings, self.clock)
+        if self.peers is not None:
+            self._closers.append(self.peers.close)
+        known = self.settings, self.cloud, self.preflight, self.scheduler, self.price, self.clock.boot_id
+        lines, has_peers = lines_of(self.settings.line, today(self.clock)), self.peers is not None
+        return node_facts(*known, lines, exclusive=is_run, has_peers=has_peers)
 
     def _attended(self) -> tuple[ProcessId, ...]:
         return self.daemon.supervised.processes if self.daemon.supervised is not None else ()
@@ -210,6 +213,7 @@ class Governor:
             post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.
             cloud=self.cloud,
             peers=self.peers,
+            scheduler=self.scheduler,
         )
         daemon = Daemon(
             node=self.node,
@@ -352,6 +356,7 @@ class Governor:
         if facts.cloud != "none" and not facts.can_stop:
             lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
             billed.insert(0, machine_of(facts))
+        lines = start_lines(facts.scheduler, self.scheduler) + (lines if not facts.scheduler.job else [])
         lines += limit.promises(self.node)
         lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
         names = [policy.name for policy in self.node.policies.policies]

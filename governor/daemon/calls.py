@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from governor.core.base.identity import SchedulerJob
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.checkpoints import (
     CheckpointLook,
@@ -23,7 +24,7 @@ from governor.core.events.checkpoints import (
 from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute, WeighCheckpoint
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.ports import Checkpoints, Clock
-from governor.remote_ports import Cloud
+from governor.remote_ports import BillingReply, Cloud, Scheduler, StopReply
 
 # Open calls of each kind. Kinds are counted separately: hanging disk or billing reads must not use up a stop's place.
 # Provider calls end by their own time-outs. So many open calls mean that none of them ends.
@@ -41,6 +42,9 @@ _AT_ONCE_MAX: Final[dict[type, int]] = {
 
 Call = StopCompute | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
 
+NO_PROVIDER: Final = "no_provider"
+NO_SCHEDULER: Final = "no_scheduler"  # The governor that began the halt had one.
+
 log = structlog.get_logger("costgov")
 
 
@@ -52,6 +56,8 @@ class Calls:
     checkpoints: Checkpoints
     cloud: Cloud | None
     post: Callable[[Event], None]
+    scheduler: Scheduler | None = None
+    job_of: Callable[[str], SchedulerJob | None] = lambda _: None  # By incident: what is ended instead of the machine.
     _later: list[tuple[MonoNs, int, Call]] = field(default_factory=list)
     _order: Any = field(default_factory=itertools.count)
     _in_flight: Counter[type] = field(default_factory=Counter)
@@ -87,33 +93,44 @@ class Calls:
             self._answer_unknown(effect)
             return
         try:
-            threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
+            job = self.job_of(effect.incident_id) if isinstance(effect, StopCompute | ReadBilling) else None
+            threading.Thread(target=self._work, args=(effect, job), name=type(effect).__name__, daemon=True).start()
         except RuntimeError as error:  # No thread is available (RLIMIT_NPROC, TasksMax). The table asks again.
             log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
             with self._lock:
                 self._in_flight[type(effect)] -= 1
             self._answer_unknown(effect)
 
-    def _work(self, effect: Call) -> None:
+    def _work(self, effect: Call, job: SchedulerJob | None) -> None:
         try:
-            self.post(self._ask_world(effect))
+            self.post(self._ask_world(effect, job))
         finally:
             with self._lock:
                 self._in_flight[type(effect)] -= 1
 
-    def _ask_world(self, effect: Call) -> Event:
+    def _stop(self, effect: StopCompute, job: SchedulerJob | None) -> StopReply:
+        if job is not None and self.scheduler is not None:
+            return self.scheduler.stop(job, effect.incident_id, effect.rung)
+        if job is None and self.cloud is not None:
+            return self.cloud.stop(effect.incident_id, effect.rung)
+        return StopReply(StopAnswer.REFUSED, False, NO_PROVIDER if job is None else NO_SCHEDULER)
+
+    def _billing(self, effect: ReadBilling, job: SchedulerJob | None) -> BillingReply:
+        if job is not None and self.scheduler is not None:
+            return self.scheduler.state(job)
+        if job is None and self.cloud is not None:
+            return self.cloud.billing(destroyed=effect.destroyed)
+        return BillingReply(BillingAnswer.UNKNOWN, NO_PROVIDER if job is None else NO_SCHEDULER)
+
+    def _ask_world(self, effect: Call, job: SchedulerJob | None) -> Event:
         match effect:
             case StopCompute():
-                if self.cloud is None:
-                    return StopReplied(self.clock.mono(), effect.incident_id, StopAnswer.REFUSED, False, "no_provider")
-                reply = self.cloud.stop(effect.incident_id, effect.rung)
+                reply = self._stop(effect, job)
                 return StopReplied(
                     self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys
                 )  # fmt: skip
             case ReadBilling():
-                if self.cloud is None:
-                    return BillingRead(self.clock.mono(), effect.incident_id, BillingAnswer.UNKNOWN, "no_provider")
-                billing = self.cloud.billing(destroyed=effect.destroyed)
+                billing = self._billing(effect, job)
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
             case ReadCheckpoint():
                 look = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)

@@ -19,6 +19,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.incidents import persist_incident
 from governor.core.engine.managed_run import Launch, ManagedRun, announced_by_others
 from governor.core.engine.node import Node
+from governor.core.engine.stops.replies import job_to_end
 from governor.core.events.effects import (
     Alarm,
     Ask,
@@ -54,7 +55,7 @@ from governor.daemon.observers import Observers
 from governor.daemon.process_killer import ProcessKiller, Table
 from governor.daemon.rank_looks import RankLooks
 from governor.ports import Checkpoints, Clock, Inbox, Journal, Processes, Row, Sent
-from governor.remote_ports import Cloud, Peers
+from governor.remote_ports import Cloud, Peers, Scheduler
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
 # The words of the timeline.
@@ -78,6 +79,7 @@ class Performer:
     post: Callable[[Event], None]
     cloud: Cloud | None = None
     peers: Peers | None = None
+    scheduler: Scheduler | None = None
     quota: LogQuota = field(default_factory=LogQuota)
     recalls: dict[str, MonoNs] = field(default_factory=dict)  # Runs that the journal was asked for: since when.
     calls: Calls = field(init=False)
@@ -86,7 +88,8 @@ class Performer:
     _observer_calls: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
 
     def __post_init__(self) -> None:
-        self.calls = Calls(self.clock, self.checkpoints, self.cloud, self.post)
+        job_of = partial(job_to_end, self.node)
+        self.calls = Calls(self.clock, self.checkpoints, self.cloud, self.post, self.scheduler, job_of)
         self.rank_looks = RankLooks(self.inbox.send)
         self.halt_looks = HaltLooks(self.node, self.rank_looks)
 

@@ -150,9 +150,9 @@ def format_value(key: Key, value: Any) -> str:
 def _halt(policy: Policy) -> str:
     halt = policy.halt
     stop = {
-        "auto": "stop the instance if this run has it to itself and its disk survives",
+        "auto": "end the scheduler's job, else stop the instance if this run has it to itself and its disk survives",
         "processes": "leave the machine running",
-        "job": "leave the machine to the scheduler, whose job ends with its processes",
+        "job": "end the scheduler's job (Slurm; without one, the processes alone), leave the machine to the scheduler",
         "instance": "stop the instance",
     }[halt.stop]
     last = ", destroying it if stopping fails" if halt.destroy else ""

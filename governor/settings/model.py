@@ -41,7 +41,8 @@ class Node(Table):
     # The day of that price. None: it is restated at every start and never stale.
     price_as_of: Text | None = None
     price_kind: PriceKind = PriceKind.ON_DEMAND
-    scheduler_job: Text | None = None  # Metric label: the job that occupies this node.
+    # Metric label, and the job that `stop = "job"` ends. None: as the run says.
+    scheduler_job: Text | None = None
     # Stop the machine after it was unused for so long. None: the policies decide.
     idle_stop: IdleStop = None
 
@@ -135,6 +136,12 @@ def _ask_again(value: object) -> object:
 
 
 AskAgain = Annotated[str, AfterValidator(_ask_again)]
+
+
+class Slurm(Table):
+    """The scheduler of this machine. `auto`: if we run in a job, or Slurm's configuration stands here."""
+
+    use: Literal["auto", "on", "off"] = "auto"
 
 
 class Price(BaseModel):
@@ -246,6 +253,7 @@ class Settings(BaseSettings):
     control: Control = Field(default_factory=Control)
     cloud: Cloud = Field(default_factory=Cloud)
     price: Price = Field(default_factory=Price)
+    slurm: Slurm = Field(default_factory=Slurm)
     metrics: Metrics = Field(default_factory=Metrics)
     peers: Peers = Field(default_factory=Peers)
     record: Record = Field(default_factory=Record)

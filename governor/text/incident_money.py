@@ -66,7 +66,8 @@ def stays_billed_text(snapshot: Snapshot) -> str:
     listed = [str(item) for item in snapshot["stays_billed"]]
     verified = any(entry["what"] == "verified" for entry in snapshot["timeline"])
     if stop_target(snapshot) != "processes" and not verified:
-        listed.insert(0, "the machine itself, as far as anyone has observed")
+        what = f"job {snapshot['job']}'s nodes" if snapshot.get("job") else "the machine itself"
+        listed.insert(0, f"{what}, as far as anyone has observed")
     return plain("; ".join(listed) or ("nothing that is known" if verified else "this machine: no stop was planned"))
 
 

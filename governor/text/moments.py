@@ -210,14 +210,22 @@ def unnoted_text(snapshot: Snapshot) -> str | None:
 
 def _stop_requested(detail: Detail, snapshot: Snapshot) -> str:
     rung = RUNGS.get(detail.get("rung", 0), "?")
+    if job := snapshot.get("job"):
+        return f"{rung} of job {job} asked of {snapshot.get('scheduler') or 'the scheduler'}"
     return (
         f"{rung} of {snapshot.get('instance_id') or 'the machine'} asked of {snapshot.get('cloud') or 'the provider'}"
     )
 
 
-def _accepted(detail: Detail, _snapshot: Snapshot) -> str:
+def who_stops(snapshot: Snapshot) -> str:
+    """Whose word is waited for: the scheduler's, where a halt ends a job."""
+    return "scheduler" if snapshot.get("job") else "provider"
+
+
+def _accepted(detail: Detail, snapshot: Snapshot) -> str:
     reason = detail.get("reason")
-    return "by the provider: not yet proof of anything" + (f" ({reason})" if reason not in (None, "accepted") else "")
+    why = f" ({reason})" if reason not in (None, "accepted") else ""
+    return f"by the {who_stops(snapshot)}: not yet proof of anything{why}"
 
 
 def _reason(detail: Detail, _snapshot: Snapshot) -> str:
@@ -228,8 +236,8 @@ def _raised(detail: Detail, _snapshot: Snapshot) -> str:
     return str(detail.get("text") or "an exception of a rank")
 
 
-def _state(detail: Detail, _snapshot: Snapshot) -> str:
-    return f'read back: provider says "{detail.get("state", "?")}"'
+def _state(detail: Detail, snapshot: Snapshot) -> str:
+    return f'read back: {who_stops(snapshot)} says "{detail.get("state", "?")}"'
 
 
 def _merged(detail: Detail, snapshot: Snapshot) -> str:

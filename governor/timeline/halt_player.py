@@ -14,6 +14,7 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.managed_run import Launch
 from governor.core.engine.node import NodeFacts, recall
 from governor.core.engine.step import pass_deadline
+from governor.core.engine.stops import replies
 from governor.core.events.effects import Effect
 from governor.core.events.inputs import Ack, Beat, BillingRead, Event, PhaseChange, ProcessesSeen, Step, StopReplied
 from governor.core.halt.incident import Incident
@@ -170,9 +171,9 @@ class HaltPlayer(Player):
             case ProcessesSeen():
                 self._perform(incidents.on_processes(self._node, managed, answer))
             case StopReplied():
-                self._perform(incidents.on_stop_replied(self._node, managed, answer))
+                self._perform(replies.on_stop_replied(self._node, managed, answer))
             case BillingRead():
-                self._perform(incidents.on_billing(self._node, managed, answer))
+                self._perform(replies.on_billing(self._node, managed, answer))
 
     def judge(self, event: Step | None = None) -> None:
         """In an open halt a step alone is judged, as in the daemon: what it finds joins that halt."""

@@ -17,8 +17,10 @@ from governor.cli.common import (
     config_option,
     control_option,
     exits,
+    find_config,
     json_option,
     print_json,
+    settings_from,
     show_drawn,
     show_line,
     told_of,
@@ -153,10 +155,21 @@ def _show(snapshot: Snapshot, config: Path | None) -> None:
         click.echo()
         show_line(plot[0])
         show_drawn("\n".join([*plot[1:], "", ""]))
+    if (now := _job_now(snapshot, config)) is not None:
+        show_line(f"asked now     {now}")
     for line in unseen:
         show_line(f"not observed  {plain(line)}", "yellow")
     for mode in modes:
         show_line(f"failure mode  {mode.title}: {mode.place}")
+
+
+def _job_now(snapshot: Snapshot, config: Path | None) -> str | None:
+    """A governor inside of its job is ended with it: whoever reads the incident asks. Most have no job."""
+    if not snapshot.get("job"):
+        return None
+    from governor.app.scheduler_jobs import job_now
+
+    return job_now(snapshot, settings_from(find_config(config)))
 
 
 # The style of a final state. Other states are in progress.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from governor.adapters.command.child import Command, living
 from governor.app.wiring import Governor
-from governor.cli.run.own_runs import beside_halted, of_command, watched
+from governor.cli.run.own_runs import beside_halted, is_left_to_job, of_command, watched
 from governor.cli.run.relaunch import COMMAND_CHARS_MAX, also, still_there
 from governor.core.base.identity import Peer, ProcessFacts, ProcessId
 from governor.core.base.run_names import names_of
@@ -80,8 +80,13 @@ def ranks_of(governor: Governor) -> set[ProcessId]:
 
 def _going(node: Node, among: Callable[[Node], list[ManagedRun]]) -> list[ManagedRun]:
     """Those that live and are waited for."""
-    others = beside_halted(node)
+    others = [*beside_halted(node), *(t for t in node.runs.values() if _is_left(t))]
     return [managed for managed in among(node) if managed.run.alive and managed not in others]
+
+
+def _is_left(managed: ManagedRun) -> bool:
+    incident = managed.incident
+    return incident is not None and is_left_to_job(incident.halt.stage.name, incident.plan.stop.name)
 
 
 def was_announced(governor: Governor) -> bool:

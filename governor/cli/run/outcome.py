@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.cli.run.own_runs import ends_it, is_halt_of_command, is_of_earlier_launch, may_end, trains_on
+from governor.cli.run.own_runs import (
+    ends_it,
+    is_halt_of_command,
+    is_left_to_job,
+    is_of_earlier_launch,
+    may_end,
+    trains_on,
+)
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.node import Node
@@ -14,6 +21,7 @@ from governor.core.halt.state import GivenUp
 
 # `sudo` and `runuser` end their session when what they wait for has ended. PAM's modules may take a second.
 LEAVES_NS: Final = 3 * NS_PER_S
+LEFT_TO_JOB: Final = "LEFT_TO_JOB"  # Where a halt's stage stands: its job is cancelled, and we end with it.
 
 
 @dataclass(slots=True)
@@ -37,7 +45,7 @@ class Outcome:
     @property
     def is_unfinished(self) -> bool:
         """A halt was decided, and we did not see it end."""
-        return any(stage != "HALTED" for stage in self.stages.values())
+        return any(stage not in ("HALTED", LEFT_TO_JOB) for stage in self.stages.values())
 
     def tick(self, node: Node, at: MonoNs) -> None:
         """Look whether a command that is another user's (`sudo`) trains on behind the run that it has waited for.
@@ -71,4 +79,5 @@ class Outcome:
             else:
                 self._outlive(incident_id)
         if incident_id not in self.outlived:
-            self.stages[incident_id] = stage
+            is_left = is_left_to_job(stage, str(snapshot["plan"].get("stop")))
+            self.stages[incident_id] = LEFT_TO_JOB if is_left else stage

@@ -17,6 +17,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.halt.incident import OTHER_USER
 from governor.core.halt.left_launch import process_of
+from governor.core.halt.state import HaltState, StopTarget
 
 
 def watched(node: Node) -> list[ManagedRun]:
@@ -90,6 +91,14 @@ def is_of_earlier_launch(snapshot: Mapping[str, Any], processes: Collection[Proc
     ended = [process_of(row) for row in (*snapshot["rank_processes"], *snapshot["launchers"])]
     first = min((process.start_ticks for process in processes), default=None)
     return first is None or all(process.start_ticks < first for process in ended)
+
+
+def is_left_to_job(stage: str, stop: str) -> bool:
+    """Whether all that is left of a halt is the end of the job in which we are: nobody in it sees that.
+
+    Whoever waits in it holds its nodes until the scheduler's own SIGKILL. `costgov incident show` asks for the end.
+    """
+    return stage == HaltState.VERIFYING.name and stop == StopTarget.JOB.name
 
 
 def ended_by_halts(node: Node) -> set[ProcessId]:

@@ -24,7 +24,7 @@ from governor.cli.run.left import Left, left_behind, left_unwatched, look_at_lef
 from governor.cli.run.limits import Limits, refused
 from governor.cli.run.outcome import Outcome
 from governor.cli.run.own_log import OwnLog, not_made
-from governor.cli.run.own_runs import of_command, watched
+from governor.cli.run.own_runs import is_left_to_job, of_command, watched
 from governor.cli.run.relaunch import (
     cannot_run,
     how_to_resume,
@@ -271,7 +271,7 @@ def logs_are_read(governor: Governor, command: Command) -> bool:
 
 def _is_under_way(governor: Governor, incident: Incident) -> bool:
     """Whether the halt still has something to end: not one of a log whose processes nobody named."""
-    if incident.is_closed:
+    if incident.is_closed or is_left_to_job(incident.halt.stage.name, incident.plan.stop.name):
         return False
     in_vain = incident.names_nobody and incident.plan.stop is StopTarget.PROCESSES
     return not in_vain or governor.clock.mono() - incident.opened_at < NAMED_NS

@@ -6,11 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Final, NewType
 
-from governor.core.base.units import is_whole
+from governor.core.base.units import DurationNs, is_whole
 
 # Run names become metric labels, file names and provider tokens. The pattern is valid in all of them.
 RUN_CHARS_MAX: Final = 128
 RUN_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+-]{{0,{RUN_CHARS_MAX - 1}}}")
+# A run's scheduler job, as its label has it. The scheduler's adapter knows which of these are ids.
+JOB_LABEL: Final = "scheduler_job"
+JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
 
 TRAINING_DIGITS_MAX: Final = 9  # Of its number in an attempt's name.
 MARK_PART_BITS: Final = 20  # trainer_shim.mark.PART_BITS
@@ -30,6 +33,24 @@ class ProcessId:
     start_ticks: int
     boot_id: str
     pid_ns: int = 0  # 0: nobody has noted it, as in an older journal.
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerJob:
+    """A scheduler's job in which a run is, as the run says. Its scheduler is asked whether that is so."""
+
+    name: str  # As the scheduler takes it: "4711", "4711_2".
+    uid: int  # The run's user, who must be the job's.
+    is_seen: bool = False  # By our journal, the scheduler has known it. If it does not any more, it is over.
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFacts:
+    """What start-up learned of the scheduler of this machine."""
+
+    name: str = ""  # "slurm". Empty: none that we can ask.
+    job: str = ""  # The one in which this governor itself is, by its launch or by costgov.toml.
+    bound_ns: DurationNs = DurationNs(0)  # Within which an ended job has given its nodes back.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from governor.core.base.findings import Response, Verdict
+from governor.core.base.identity import JOB_LABEL, JOB_NAME, SchedulerJob
 from governor.core.base.policy import Mode, Policy
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs, UsdMicros, format_duration
 from governor.core.engine.managed_run import ManagedRun
@@ -173,7 +174,8 @@ def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | N
     if lasts is not None and term + kill > (share := lasts * ENDING_PERCENT // 100):
         whole = term + kill
         term, kill = (DurationNs(min(own, max(ENDING_MIN_NS, own * share // whole))) for own in (term, kill))
-    beyond = DurationNs(facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
+    bound = max(facts.stop_bound_ns, facts.scheduler.bound_ns)
+    beyond = DurationNs(bound + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
     return HaltTimes(DurationNs(grace), term, kill, beyond)
 
 
@@ -201,16 +203,18 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, i
     else:
         times = replace(times, grace_ns=DurationNs(min(longest.grace_ns, times.grace_ns + spare)))
     someone = not in_vain and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
+    stop = _stop_target(node, managed, verdict)
+    bound_ns = node.facts.scheduler.bound_ns if stop is StopTarget.JOB else node.facts.stop_bound_ns
     return HaltPlan(
         checkpoint=verdict.checkpoint if someone else "none",
         grace_ns=times.grace_ns,
         save_grace_ns=times.grace_ns,
         term_grace_ns=times.term_ns,
         kill_grace_ns=times.kill_ns,
-        stop=_stop_target(node, managed, verdict),
+        stop=stop,
         stop_reply_ns=STOP_REPLY_NS,
-        verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
-        rung_max=RUNG_DESTROY if settings.destroy else RUNG_FORCE,
+        verify_ns=bound_ns or VERIFY_NS,
+        rung_max=RUNG_DESTROY if settings.destroy and stop is not StopTarget.JOB else RUNG_FORCE,
         others_ns=others_ns(managed, times),
     )
 
@@ -232,8 +236,10 @@ def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarge
     if verdict.finding.reason == TOKENS_REACHED:
         # The run is complete: `on_finish` decides about the machine, as when a run ends by itself.
         wanted = "auto" if managed.policy.run_on_finish == "stop" else "processes"
-    # "job": no scheduler is supported yet. Its author wants to keep the machine, and a job ends with its processes.
-    if wanted in ("processes", "job") or node.facts.cloud == "none":
+    is_in_job = node.facts.scheduler.job != "" or job_of(node.facts, managed.run) is not None
+    if wanted == "job" or (wanted == "auto" and is_in_job):
+        return _job_target(node, managed, wanted)
+    if wanted == "processes" or node.facts.cloud == "none":
         return StopTarget.PROCESSES
     if wanted == "instance":
         return StopTarget.INSTANCE
@@ -243,6 +249,32 @@ def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarge
     if others or node.foreign_gpu_pids() or not node.facts.can_stop or node.facts.survives_stop is False:
         return StopTarget.PROCESSES
     return StopTarget.INSTANCE
+
+
+def _job_target(node: Node, managed: ManagedRun, wanted: str) -> StopTarget:
+    """The job, where one is known; never the machine, which is the scheduler's and its next jobs'."""
+    job = job_of(node.facts, managed.run)
+    if job is None:
+        return StopTarget.PROCESSES
+    beside = (t.run for t in node.runs.values() if t is not managed and t.run.alive and not t.is_unattached)
+    is_shared = any(job_of(node.facts, run) == job for run in beside)
+    return StopTarget.PROCESSES if wanted == "auto" and is_shared else StopTarget.JOB
+
+
+def job_of(facts: NodeFacts, run: Run) -> SchedulerJob | None:
+    """The scheduler's job in which the run is: as our own launch says, else as the run does. None without a scheduler.
+
+    A run may say anything. Its scheduler is asked before a stop whether the job is of this user and on this node.
+    """
+    known = facts.scheduler
+    name = (known.job or run.labels.get(JOB_LABEL, "")).removeprefix(f"{known.name}:")
+    return SchedulerJob(name, run.uid) if known.name and JOB_NAME.fullmatch(name) is not None else None
+
+
+def job_ended_by(plan: HaltPlan, facts: NodeFacts, run: Run) -> str:
+    """The job that a halt with this plan ends; empty if it ends none."""
+    job = job_of(facts, run) if plan.stop is StopTarget.JOB else None
+    return job.name if job is not None else ""
 
 
 def machine_of(facts: NodeFacts) -> str:

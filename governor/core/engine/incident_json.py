@@ -72,6 +72,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         **({"killed_unlisted": incident.killed_unlisted} if incident.killed_unlisted is not None else {}),
         "framework": incident.framework,
         "resumes": incident.resumes,
+        **({"job": incident.job, "scheduler": node.facts.scheduler.name} if incident.job else {}),
         "kind": incident.plan.checkpoint,
         "opened_mono_ns": incident.opened_at,
         "boot_id": node.facts.boot_id,
@@ -158,6 +159,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     is_given_up = closed is not None and snapshot["halt_stage"] not in HaltState.__members__
     return Incident(
         **plain,
+        job=str(snapshot.get("job", "")),
         tokens_at=snapshot.get("tokens_at", snapshot["tokens_total"]),
         last_good=LastGood.of(snapshot["last_good"]),
         targets_unlisted=int(snapshot.get("targets_unlisted", 0)),

@@ -8,7 +8,7 @@ from governor.core.base.findings import Verdict
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
 from governor.core.engine import budgeting, charging, node_journal, saved_checkpoint
 from governor.core.engine.command.payers import payer_for
-from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
+from governor.core.engine.halt_plan import checkpoint_obstacle, job_ended_by, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, charge_verdict, count_split, last_rate
@@ -29,7 +29,7 @@ from governor.core.events.effects import (
     StopCompute,
     Term,
 )
-from governor.core.events.inputs import Ack, BillingAnswer, BillingRead, ProcessesSeen, StopAnswer, StopReplied
+from governor.core.events.inputs import Ack, ProcessesSeen
 from governor.core.events.streams import StreamOpened
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE
@@ -45,8 +45,6 @@ PIDS_NOTED_MAX = 16
 # Acknowledgements after which there is no checkpoint.
 FAILURES = frozenset({"failed", "aborted", "declined"})
 BEFORE_TERM = (HaltState.ASKED, HaltState.SAVING, HaltState.WAITING)
-# A mistyped or inverted check says "ended" from the first day on.
-NEVER_SAID_RUNNING = "no proof: it has never said that the machine runs"
 
 
 def open_incident(
@@ -80,6 +78,7 @@ def open_incident(
         plan=plan,
         opened_at=at,
         opened_wall=wall,
+        job=job_ended_by(plan, node.facts, run),
         operator_uid=operator_uid,
         wanted=verdict.checkpoint,
         decided_by=decided_by,
@@ -124,8 +123,12 @@ def _note_begin(managed: ManagedRun, incident: Incident, in_vain: str | None) ->
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:
-    """Read billing before anything is stopped, if the provider has never said "running": the last chance to hear it."""
-    if node.believes_the_end or incident.plan.stop is StopTarget.PROCESSES:
+    """Read billing before anything is stopped, if the provider has never said "running": the last chance to hear it.
+
+    A job is asked for each time: what has never been seen cannot be told from what has ended.
+    """
+    is_known = node.believes_the_end and incident.plan.stop is not StopTarget.JOB
+    if is_known or incident.plan.stop is StopTarget.PROCESSES:
         return []
     return [ReadBilling(incident.incident_id, incident.run, 0.0, destroyed=False)]
 
@@ -366,35 +369,3 @@ def name_at_last(node: Node, managed: ManagedRun, event: StreamOpened) -> list[E
     pids = [process.pid for process in event.processes[:PIDS_NOTED_MAX]]
     incident.note(event.at, node.wall(event.at), "respawned", pids=pids)
     return [persist_incident(node, managed), *feed(node, managed, Fact.RESPAWNED, event.at)]
-
-
-_STOP_WORDS = {
-    StopAnswer.ACCEPTED: "stop_accepted",
-    StopAnswer.REFUSED: "stop_refused",
-    StopAnswer.UNKNOWN: "stop_unknown",
-}
-
-
-def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list[Effect]:
-    incident = managed.incident
-    assert incident is not None
-    incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
-    effects: list[Effect] = []
-    if reply.destroys and not incident.halt.destroyed:
-        # Persisted at once: after a restart, only this tells why the provider knows no such machine.
-        incident.move(replace(incident.halt, destroyed=True))
-        effects.append(persist_incident(node, managed))
-    return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]
-
-
-def on_billing(node: Node, managed: ManagedRun, read: BillingRead) -> list[Effect]:
-    incident = managed.incident
-    assert incident is not None
-    answer, state = read.answer, read.provider_state
-    if answer is BillingAnswer.RUNNING:
-        node.note_running()
-    elif answer is BillingAnswer.ENDED and not node.believes_the_end:
-        answer, state = BillingAnswer.UNKNOWN, f"{state}, {NEVER_SAID_RUNNING}"
-    what = "verified" if answer is BillingAnswer.ENDED else "billing"
-    incident.note(read.at, node.wall(read.at), what, state=state)
-    return feed(node, managed, table.billing_fact(answer), read.at)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.identity import ConnectionId, ProcessId, SchedulerFacts
 from governor.core.base.model_speed import Peak
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.run_names import announced_as
@@ -66,6 +66,7 @@ class NodeFacts:
     survives_stop: bool | None = None  # Whether the local disk outlives a stop.
     stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
     granularity_ns: DurationNs = DurationNs(0)
+    scheduler: SchedulerFacts = SchedulerFacts()
     observe: bool = False
     has_peers: bool = False  # Governors of other nodes can be told and heard.
     idle_stop_ns: DurationNs | None = None  # From costgov.toml. 0: off; None: the policies decide.
@@ -121,8 +122,7 @@ class Node:
     # longer here. A name that is not here begins above it: no id is given twice.
     numbers: dict[str, int] = field(default_factory=dict)
     numbers_floor: int = 0
-    # The journal has runs that memory has not: an earlier governor dropped them, or this one.
-    names_dropped: bool = False
+    names_dropped: bool = False  # The journal has runs that memory has not: dropped by us, or by an earlier governor.
     # What waits for the journal's answer, by run. As many as there are streams in costgov.toml, and one command.
     waiting: dict[str, list[StreamOpened | CommandLaunched]] = field(default_factory=dict)
     not_recalled: dict[str, None] = field(default_factory=dict)  # Names of which the journal knows nothing.

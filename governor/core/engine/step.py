@@ -36,6 +36,7 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.nodes import from_peers, to_peers
 from governor.core.engine.spent import marks
+from governor.core.engine.stops import replies
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, CommandLeft, OomKillsSeen, RankFailed
@@ -207,8 +208,8 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
 
 
 _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, ManagedRun, Any], list[Effect]]]] = {
-    StopReplied: incidents.on_stop_replied,
-    BillingRead: incidents.on_billing,
+    StopReplied: replies.on_stop_replied,
+    BillingRead: replies.on_billing,
     ProcessesSeen: incidents.on_processes,
     CheckpointRead: incidents.on_checkpoint_read,
 }

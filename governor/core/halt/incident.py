@@ -40,6 +40,7 @@ class Incident:
     plan: HaltPlan
     opened_at: MonoNs
     opened_wall: WallNs
+    job: str = ""  # The scheduler's, where the plan ends one.
     policy: str = ""
     rule: str = ""
     trigger: str = ""

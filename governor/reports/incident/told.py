@@ -15,7 +15,7 @@ from governor.reports.node_stop import is_of_node, node_not_observed, node_summa
 from governor.reports.resume_text import steps_behind, torn_text, unseen_last_good
 from governor.reports.terminal import boundary_missed
 from governor.text.incident_money import is_unpriced, stop_target
-from governor.text.moments import Snapshot, moments, since_text, unnoted_text, unsure_text, when
+from governor.text.moments import Snapshot, moments, since_text, unnoted_text, unsure_text, when, who_stops
 from governor.text.table import plain
 
 _GIVEN_UP: Final = {
@@ -71,11 +71,12 @@ def _ended_clause(snapshot: Snapshot) -> str:
     whose = "its processes" if unnoted_text(snapshot) is None else "those of its processes that were noted"
     clauses = [f"{whose} were gone {since_text(exited)} after the verdict" if exited is not None else ""]
     if verified is not None:
-        clauses.append(f"the provider confirmed the end of billing after {since_text(verified)}")
+        what = "its job holds no node" if snapshot.get("job") else "the end of billing"
+        clauses.append(f"the {who_stops(snapshot)} confirmed {what} after {since_text(verified)}")
     elif stop_target(snapshot) == "processes":
         clauses.append("the machine was left running")
     else:
-        clauses.append("the end of billing is NOT confirmed")
+        clauses.append(f"the end of {'its job' if snapshot.get('job') else 'billing'} is NOT confirmed")
     return ", ".join(clause for clause in clauses if clause)
 
 
@@ -148,7 +149,8 @@ def _unseen_end(snapshot: Snapshot, seen: set[str]) -> list[str]:
         lines.append("No machine was stopped, by plan: it stays billed until somebody stops it.")
     elif "verified" not in seen:
         last = next((m.text for m in reversed(moments(snapshot)) if m.what in ("billing", "stop_refused")), None)
-        lines.append(f"The provider never confirmed that billing ended{f' (last: {last})' if last else ''}.")
+        what = "that the job holds no node" if snapshot.get("job") else "that billing ended"
+        lines.append(f"The {who_stops(snapshot)} never confirmed {what}{f' (last: {last})' if last else ''}.")
     if snapshot.get("closed_wall_ns") is None:
         lines.append(f"The halt is not finished: stage {snapshot['halt_stage']}.")
     return lines

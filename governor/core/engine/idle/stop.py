@@ -30,6 +30,7 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
+from governor.core.engine.stops import replies
 from governor.core.events.effects import Alarm, Effect, Kill, PersistIncident, Record, StopCompute, Term
 from governor.core.events.inputs import BillingRead, StopAnswer, StopReplied
 from governor.core.events.operators import OperatorHold
@@ -165,9 +166,9 @@ def on_answer(node: Node, managed: ManagedRun, event: StopReplied | BillingRead)
             return _late(node, incident, "whoever is here", event.at)
         return []
     if isinstance(event, StopReplied):
-        effects = incidents.on_stop_replied(node, managed, event)
+        effects = replies.on_stop_replied(node, managed, event)
     else:
-        effects = incidents.on_billing(node, managed, event)
+        effects = replies.on_billing(node, managed, event)
     if managed.incident is not None and managed.incident.is_closed:
         node.idle.is_done = True
     return _without_signals(effects)

@@ -1,0 +1,58 @@
+"""What a provider or a scheduler answers during a halt, as facts for the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.identity import SchedulerJob
+from governor.core.engine.incidents import feed, persist_incident
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
+from governor.core.events.effects import Effect
+from governor.core.events.inputs import BillingAnswer, BillingRead, StopAnswer, StopReplied
+from governor.core.halt import table
+from governor.core.halt.table import StopTarget
+
+# A mistyped or inverted check says "ended" from the first day on.
+NEVER_SAID_RUNNING = "no proof: it has never said that the machine runs"
+_STOP_WORDS = {
+    StopAnswer.ACCEPTED: "stop_accepted",
+    StopAnswer.REFUSED: "stop_refused",
+    StopAnswer.UNKNOWN: "stop_unknown",
+}
+
+
+def job_to_end(node: Node, incident_id: str) -> SchedulerJob | None:
+    """The job that this halt ends instead of a machine. The plan of the verdict says so, and no later setting."""
+    managed = node.of_incident(incident_id)
+    incident = managed.incident if managed is not None else None
+    if incident is None or incident.incident_id != incident_id or incident.plan.stop is not StopTarget.JOB:
+        return None
+    return SchedulerJob(incident.job, incident.uid, is_seen=incident.at_of("stop_accepted") is not None)
+
+
+def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list[Effect]:
+    incident = managed.incident
+    assert incident is not None
+    incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
+    effects: list[Effect] = []
+    if reply.destroys and not incident.halt.destroyed:
+        # Persisted at once: after a restart, only this tells why the provider knows no such machine.
+        incident.move(replace(incident.halt, destroyed=True))
+        effects.append(persist_incident(node, managed))
+    return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]
+
+
+def on_billing(node: Node, managed: ManagedRun, read: BillingRead) -> list[Effect]:
+    incident = managed.incident
+    assert incident is not None
+    answer, state = read.answer, read.provider_state
+    if incident.plan.stop is StopTarget.JOB:
+        pass  # The scheduler's word. It has nothing to do with who answers for the machine.
+    elif answer is BillingAnswer.RUNNING:
+        node.note_running()
+    elif answer is BillingAnswer.ENDED and not node.believes_the_end:
+        answer, state = BillingAnswer.UNKNOWN, f"{state}, {NEVER_SAID_RUNNING}"
+    what = "verified" if answer is BillingAnswer.ENDED else "billing"
+    incident.note(read.at, node.wall(read.at), what, state=state)
+    return feed(node, managed, table.billing_fact(answer), read.at)

@@ -79,5 +79,5 @@ class Outcome:
             else:
                 self._outlive(incident_id)
         if incident_id not in self.outlived:
-            is_left = is_left_to_job(stage, str(snapshot["plan"].get("stop")))
+            is_left = is_left_to_job(stage, str((snapshot.get("plan") or {}).get("stop")))
             self.stages[incident_id] = LEFT_TO_JOB if is_left else stage

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from governor.core.base.units import UsdMicros, WallNs
     from governor.core.events.inputs import BillingAnswer, StopAnswer
     from governor.core.events.peers import NodeTold
+    from governor.core.fleet.scopes import Answer, Kept, Transaction
     from governor.core.money.prices import PriceAnswer
 
 
@@ -98,6 +99,51 @@ class PriceSource(Protocol):
 
     def ask(self) -> PriceAnswer:
         """Ask now. Any failure is the answer's `problem`."""
+
+
+# --- shared budgets ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReply:
+    """What the fleet's store answered. `reason` is one of a fixed set, and never holds a secret or a server's text."""
+
+    answer: Answer
+    rows: tuple[Kept, ...] = ()
+    revision: int = 0  # Of the rows that an applied transaction has put.
+    lease: int = 0  # 0: there is none, or none any more.
+    reason: str = ""
+    is_cut: bool = False  # There are more rows than were asked for.
+
+
+class FleetStore(Protocol):
+    """The store that all governors of a fleet share (docs/adr/0028). Its calls block: a worker makes them.
+
+    A call is sent once, to the first endpoint that takes it, and ends within `bound_s`. UNKNOWN: what was sent may have
+    been applied, or may be yet. The caller reads back. UNREACHABLE and REFUSED: it was not, and will not be.
+    """
+
+    bound_s: float
+
+    def transact(self, transaction: Transaction) -> FleetReply:
+        """APPLIED with its revision, or CONFLICT with all compared rows as they are."""
+
+    def read(self, keys: Sequence[str]) -> FleetReply:
+        """READ with these rows as they are now, all of one moment. A row that is missing has revision 0."""
+
+    def range(self, prefix: str, limit: int) -> FleetReply:
+        """READ with at most so many rows whose keys begin so, in the keys' order."""
+
+    def grant_lease(self, ttl_s: int) -> FleetReply:
+        """APPLIED with a lease. Its rows are deleted when it was not kept alive for so long."""
+
+    def keep_alive(self, lease: int) -> FleetReply:
+        """APPLIED with the lease; with lease 0 where it has ended: its rows are gone, and it comes never again."""
+
+    def revoke_lease(self, lease: int) -> FleetReply:
+        """APPLIED: the lease and its rows are gone. Idempotent."""
+
+    def close(self) -> None: ...
 
 
 # --- governors and schedulers ------------------------------------------------------------

@@ -83,15 +83,21 @@ class HttpFailure:
     status: int | None = field(default=None, compare=False)
 
 
-def make_client(*, proxy: str | None = None, ca_file: str | None = None) -> httpx.Client:
+def make_client(
+    *, proxy: str | None = None, ca_file: str | None = None, own_cert: tuple[str, str] | None = None
+) -> httpx.Client:
     """Return a client that ignores HTTP_PROXY and the like: they would send a metadata call to the proxy (measured).
 
-    `ca_file`: the only roots to trust; OSError if it cannot be read or holds none. Connections are not reused: calls
-    are rare, and a connection that died between two calls looks like a lost reply.
+    `ca_file`: the only roots to trust. `own_cert`: the files of our certificate and its key, shown to a server that
+    asks. OSError if a file cannot be read or does not hold what it should. Connections are not reused: calls are rare,
+    and a connection that died between two calls looks like a lost reply.
     """
+    tls = _tls() if ca_file is None and own_cert is None else ssl.create_default_context(cafile=ca_file)
+    if own_cert is not None:
+        tls.load_cert_chain(*own_cert)
     return httpx.Client(
         trust_env=False,
-        verify=_tls() if ca_file is None else ssl.create_default_context(cafile=ca_file),
+        verify=tls,
         proxy=proxy,
         follow_redirects=False,
         limits=httpx.Limits(max_connections=8, max_keepalive_connections=0),

@@ -1,0 +1,119 @@
+"""etcd's JSON gateway: bodies and answers. int64 travel as strings, and what is false, zero or empty is left out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from governor.core.fleet.scopes import ROW_CHARS_MAX, Answer, Kept, Transaction
+from governor.remote_ports import FleetReply
+
+TORN: Final = (LookupError, TypeError, ValueError, AttributeError)
+# gRPC's codes, as the gateway's errors have them.
+_UNAUTHENTICATED: Final = 16
+_EXHAUSTED: Final = 8  # Too many requests, or no room left: refused before it is proposed.
+# Refused for what it is: cancelled by nobody, proposed to nobody.
+_REFUSALS: Final = {3: "invalid", 5: "not_found", 7: "permission_denied", 9: "precondition", 11: "out_of_range"}
+_LIMIT_MAX: Final = 10_000
+
+
+def b64(text: str) -> str:
+    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii")
+
+
+def range_body(key: str, prefix: bool = False, limit: int = 0) -> dict[str, Any]:
+    body: dict[str, Any] = {"key": b64(key)}
+    if prefix:
+        raw = key.encode("utf-8", "surrogatepass")
+        end = raw[:-1] + bytes([raw[-1] + 1])  # Our prefixes end with a slash.
+        body |= {"range_end": base64.b64encode(end).decode("ascii"), "limit": str(min(limit, _LIMIT_MAX))}
+    return body
+
+
+def read_body(keys: Sequence[str]) -> dict[str, Any]:
+    """Ranges of one transaction: all rows are of one moment, and linearizable."""
+    return {"success": [{"request_range": range_body(key)} for key in keys]}
+
+
+def transaction_body(transaction: Transaction) -> dict[str, Any]:
+    lease = {"lease": str(transaction.lease)} if transaction.lease else {}
+    return {
+        "compare": [
+            {"key": b64(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+            for key, revision in transaction.compares
+        ],
+        "success": [
+            *({"request_put": {"key": b64(key), "value": b64(value), **lease}} for key, value in transaction.puts),
+            *({"request_delete_range": {"key": b64(key)}} for key in transaction.deletes),
+        ],
+        "failure": [{"request_range": range_body(key)} for key, _ in transaction.compares],
+    }
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def parsed(body: bytes) -> Mapping[str, Any] | None:
+    """None: it is no JSON object, so it is no answer of etcd's."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def revision_of(found: Mapping[str, Any]) -> int:
+    """One of TORN where there is none."""
+    revision = int(found["header"]["revision"])
+    if revision <= 0:
+        raise ValueError("a revision is above 0")
+    return revision
+
+
+def rows_of(found: Mapping[str, Any], keys: Sequence[str]) -> tuple[Kept, ...]:
+    """The answers to ranges of these keys, in their order. One of TORN where they are not that."""
+    responses = found["responses"]
+    if len(responses) != len(keys):
+        raise ValueError("an answer to each range")
+    ranges = (response["response_range"].get("kvs", []) for response in responses)
+    return tuple(kept_of(kvs[0], key) if kvs else Kept(key) for key, kvs in zip(keys, ranges, strict=True))
+
+
+def kept_of(kv: Mapping[str, Any], asked: str | None = None) -> Kept:
+    """One of TORN where it is no row, or not the one that was asked for. A value that is too long stays unreadable."""
+    key = _text(kv["key"])
+    if asked is not None and key != asked:
+        raise ValueError("the row of another key")
+    revision = int(kv["mod_revision"])
+    if revision <= 0:
+        raise ValueError("a revision is above 0")
+    return Kept(key, _text(kv.get("value", ""))[: ROW_CHARS_MAX + 1], revision)
+
+
+def _text(encoded: Any) -> str:
+    try:
+        return base64.b64decode(str(encoded), validate=True).decode("utf-8", "replace")
+    except binascii.Error as error:
+        raise ValueError("not base64") from error
+
+
+def failure(status: int, found: Mapping[str, Any] | None) -> FleetReply:
+    """What an answer that is not 200 means for what was sent."""
+    code = found.get("code") if found is not None else None
+    if code in _REFUSALS and 400 <= status < 500:
+        return FleetReply(Answer.REFUSED, reason=_REFUSALS[code])
+    if code == _EXHAUSTED:
+        return FleetReply(Answer.UNREACHABLE, reason="exhausted")
+    # 14 comes after a leader was lost: the transaction may have been proposed by then. So may any other one.
+    return FleetReply(Answer.UNKNOWN, reason=f"http_{status}")
+
+
+def wants_token(status: int, found: Mapping[str, Any] | None) -> bool:
+    """Whether the token has run out, or was never asked for. Nothing was applied then."""
+    if found is None or status == 200:
+        return False
+    told = str(found.get("message", found.get("error", "")))[:200]
+    return found.get("code") == _UNAUTHENTICATED or "user name is empty" in told or "auth store is old" in told

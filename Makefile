@@ -34,14 +34,14 @@ PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 GATE_SIMS := tests/sim/test_sim.py tests/sim/test_planted_bugs.py
-OTHER_SIMS = $(filter-out $(GATE_SIMS),$(wildcard tests/sim/test_*.py)) tests/fuzz
+OTHER_SIMS = $(filter-out $(GATE_SIMS),$(wildcard tests/sim/test_*.py)) tests/sim/fleet tests/fuzz
 # In this order they begin. First who waits most; last are two quarters, which end together and leave no core idle.
 CHECKS := test-contract test-data test-sim test-unit lint
 UNIT_QUARTERS := test-unit-1 test-unit-2 test-unit-3 test-unit-4
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-contract-clouds \
   test-contract-rest test-unit $(UNIT_QUARTERS) test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-node sim-nodes sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist deb clean
+  fix sim sim-ceiling sim-node sim-nodes sim-fleet sim-one fuzz bench bench-planner docs golden-update policy-check demo install uninstall dist deb clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ sim-node: env ## Simulate SEEDS nodes that people come to and leave.
 
 fuzz: env ## Break INPUTS inputs of strangers (default 1,000,000: half an hour): make fuzz INPUTS=10000 SEED=2
 	@$(VENV_PYTHON) -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
+
+sim-fleet: env ## Simulate SEEDS histories of a fleet that shares budgets (an hour of processor for 10,000).
+	@$(VENV_PYTHON) -m tests.sim.fleet --seeds $(SEEDS) --jobs $(CORES)
 
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)

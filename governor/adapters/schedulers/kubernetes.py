@@ -29,6 +29,7 @@ from governor.adapters.schedulers.kube.api import (
     uid_of,
 )
 from governor.adapters.schedulers.kube.owners import KINDS, POD, VERSION, Family, Owner
+from governor.core.base.identity import SchedulerJob
 from governor.core.base.printable import cut, printable
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.remote_ports import BillingReply, Scheduler, StopReply
@@ -65,7 +66,8 @@ class KubernetesScheduler:
         self._owners: dict[str, Owner] = {}
         self._between: dict[str, set[str]] = {}  # By job: uids of the Jobs of a JobSet, the RayCluster of a RayJob.
 
-    def problems(self, job: str) -> tuple[str, ...]:
+    def problems(self, asked: SchedulerJob) -> tuple[str, ...]:
+        job = asked.name
         ends_at = time.monotonic() + CALL_S
         owner = self._owner(job, Family(self._api, ends_at))
         if isinstance(owner, str):
@@ -81,7 +83,8 @@ class KubernetesScheduler:
             found.append(f"{owner.called} belongs to {owner.above}, which costgov does not know: it may start it again")
         return tuple(line for line in found if line is not None)
 
-    def stop(self, job: str, incident_id: str, rung: int) -> StopReply:
+    def stop(self, asked: SchedulerJob, incident_id: str, rung: int) -> StopReply:
+        job = asked.name
         ends_at = time.monotonic() + CALL_S
         family = Family(self._api, ends_at)
         owner = self._owner(job, family)
@@ -104,7 +107,8 @@ class KubernetesScheduler:
             self._delete_pods(owner, pods, rung, ends_at)
         return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="accepted" if ended.ok else "already_gone")
 
-    def state(self, job: str) -> BillingReply:
+    def state(self, asked: SchedulerJob) -> BillingReply:
+        job = asked.name
         family = Family(self._api, time.monotonic() + CALL_S)
         owner = self._owner(job, family)
         if isinstance(owner, str | KubeReply):

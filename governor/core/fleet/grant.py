@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-from zlib import crc32
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, MonoNs, WallNs
 from governor.core.fleet.scopes import (
@@ -37,8 +36,10 @@ PARTS: Final = 2
 SPARE: Final = 4  # A reserve may jump by this part of it (a price that rises) before its next grant has come.
 HOARD: Final = 3  # With more than so many chunks left, the rest is given back.
 BACK_OFF_NS: Final = 20 * NS_PER_MS
-BACK_OFF_MAX_NS: Final = 5 * NS_PER_S
+BACK_OFF_MAX_NS: Final = NS_PER_S
 SILENT_BACK_OFF_NS: Final = NS_PER_S
+SILENT_BACK_OFF_MAX_NS: Final = 10 * NS_PER_S
+_SPREAD: Final = 617  # Two names that differ by one character are far apart.
 
 
 class Why(Enum):
@@ -60,6 +61,7 @@ class Use:
     spent_usd_micros: int
     rate_usd_micros_per_hour: int
     reserve_usd_micros: int
+    is_ending: bool = False  # It is being halted: it needs no more than it has.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ class Grant:
     def asks_below(self) -> int:
         """With less left than this, the grant is raised."""
         use = self.use
-        return min(_for(use, LEAD_NS), self.raised_by // 2) + use.reserve_usd_micros // SPARE
+        lead = max(_for(use, FLOOR_NS), min(_for(use, LEAD_NS), self.raised_by // 2))
+        return lead + use.reserve_usd_micros // SPARE
 
     # --- what to ask -----------------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class Grant:
         needed, left = self.used_usd_micros + use.reserve_usd_micros, self.headroom_usd_micros
         spare = use.reserve_usd_micros // SPARE
         if self.row is None:
-            least, share = needed + floor, max(0, room) // (PARTS * (scope.holders + 1))
+            least, share = needed + spare + floor, max(0, room) // (PARTS * (scope.holders + 1))
             self.why = Why.NOTHING_LEFT if room < least else None
             return None if self.why else min(room, max(least, min(needed + spare + chunk, share)))
         if room < 0:
@@ -169,7 +172,7 @@ class Grant:
             return self._lowered(-room, needed, floor, at)
         if left > HOARD * chunk + spare:
             return needed + spare + chunk
-        if left >= self.asks_below:
+        if left >= self.asks_below or use.is_ending:
             self.why = None
             return None
         if room == 0:
@@ -258,10 +261,13 @@ class Grant:
             self._applied(sent, revision, at)
             return
         self.failures += 1
-        self.not_before = _after(at, BACK_OFF_NS, self.failures, sent.request)
         # Compared rows never come back to their revisions: this transaction was applied earlier, or never will be.
         self.sent = None
         self.seen(rows, at, was_sent=sent)
+        if self.failures > 1:
+            # Many change this scope's row. Not all again at once; and what was read now will be old by then.
+            self.not_before = _after(at, BACK_OFF_NS, self.failures, BACK_OFF_MAX_NS, sent.request)
+            self.read_at = None
 
     def seen(self, rows: Mapping[str, Kept], at: MonoNs, was_sent: Sent | None = None) -> None:
         """The rows as they were read. Older ones than those that are known say nothing."""
@@ -313,7 +319,7 @@ class Grant:
         self.silent_since = at if self.silent_since is None else self.silent_since
         self.why = Why.REFUSED if answer is Answer.REFUSED else Why.SILENT
         self.failures += 1
-        self.not_before = _after(at, SILENT_BACK_OFF_NS, self.failures, self.key)
+        self.not_before = _after(at, SILENT_BACK_OFF_NS, self.failures, SILENT_BACK_OFF_MAX_NS, self.key)
 
     def ended(self, spent_usd_micros: int) -> None:
         """The run has ended, and its ledger's counter stands here for good. What it has not used is given back."""
@@ -331,7 +337,7 @@ def _for(use: Use, ns: int) -> int:
     return -(-use.rate_usd_micros_per_hour * ns // NS_PER_HOUR)
 
 
-def _after(at: MonoNs, first_ns: int, failures: int, of: str) -> MonoNs:
+def _after(at: MonoNs, first_ns: int, failures: int, most_ns: int, of: str) -> MonoNs:
     """A moment that doubles with each failure, spread so that holders which met once do not meet again."""
-    longest = min(first_ns << min(failures, 12), BACK_OFF_MAX_NS)
-    return MonoNs(at + longest // 2 + longest // 2 * (crc32(of.encode("utf-8", "replace")) % 1_000) // 1_000)
+    longest = min(first_ns << min(failures, 12), most_ns)
+    return MonoNs(at + longest // 2 + longest // 2 * (sum(map(ord, of)) * _SPREAD % 1_000) // 1_000)

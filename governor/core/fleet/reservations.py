@@ -74,6 +74,7 @@ class Reservations:
         self.grants: dict[tuple[str, str], Grant] = {}
         self._reading: tuple[str, tuple[Grant, ...]] | None = None
         self._serial = 0
+        self._is_restart = False
         self._polled_at: MonoNs | None = None
         self._read_not_before = MonoNs(0)
 
@@ -98,7 +99,7 @@ class Reservations:
             grant.ended(spent_usd_micros)
 
     def forget_over(self) -> list[tuple[str, str]]:
-        """Forget the grants that are settled. Returns their scopes and runs."""
+        """Forget the grants that are settled. Returns their scopes and runs: one that is covered again begins anew."""
         over = [name for name, grant in self.grants.items() if grant.is_over]
         for name in over:
             del self.grants[name]
@@ -109,6 +110,7 @@ class Reservations:
         key = grant_key(self.holder, scope, run)
         grant = Grant(scope, run, key, base_usd_micros, self.instance, self._serial)
         grant.own, grant.of_scope = Kept(key), Kept(scope_key(scope))
+        grant.is_restored = self._is_restart
         self.grants[scope, run] = grant
         return grant
 
@@ -130,7 +132,7 @@ class Reservations:
         if self._reading is not None or at < self._read_not_before:
             return None
         wanted = [grant for grant in self.grants.values() if grant.wants_read(at)]
-        if not wanted and self.is_poll_due(at):
+        if not wanted and at >= (self.next_read() or at):
             self._polled_at = at
             wanted = [grant for grant in self.grants.values() if not grant.is_waiting and not grant.is_over]
         # Who was read longest ago comes first: a governor with more grants than one read holds reads them in turns.
@@ -143,12 +145,14 @@ class Reservations:
         keys = dict.fromkeys(key for grant in wanted for key in (grant.of_scope.key, grant.own.key))
         return Ask(self._reading[0], keys=tuple(keys))
 
-    def is_poll_due(self, at: MonoNs) -> bool:
-        return self._polled_at is None or at >= self.next_poll()
-
-    def next_poll(self) -> MonoNs:
+    def next_read(self) -> MonoNs | None:
+        """When the rows are read again, if nothing needs them before. None: they are being read."""
+        if self._reading is not None:
+            return None
+        if self._polled_at is None:
+            return self._read_not_before
         every = POLL_DENIED_NS if any(grant.why in _WAITS for grant in self.grants.values()) else POLL_NS
-        return MonoNs((self._polled_at or 0) + every)
+        return MonoNs(max(self._polled_at + every, self._read_not_before))
 
     def answered(
         self, request: str, answer: Answer, rows: Iterable[Kept] = (), revision: int = 0, *, at: MonoNs
@@ -182,15 +186,21 @@ class Reservations:
                 unread.append(kept.key)
                 continue
             _, scope, run = names
-            grant = self.grants.get((scope, run)) or self._opened(scope, run, row.base_usd_micros)
-            grant.is_restored = True
+            if (scope, run) not in self.grants:
+                self._opened(scope, run, row.base_usd_micros)
         return unread
 
     def snapshot(self) -> list[list[Any]]:
         return [grant.snapshot() for grant in self.grants.values() if not grant.is_over]
 
     def restore(self, rows: Iterable[Any]) -> None:
-        """What an earlier start may count on, also while the store does not answer. What cannot be read is nothing."""
+        """What an earlier start may count on, also while the store does not answer. What cannot be read is nothing.
+
+        Called at each start but the first of a ledger, before anything is covered: something that an earlier start has
+        sent may still come late. Each run that has ended since, or whose end was not known to be settled, is covered
+        and ended again.
+        """
+        self._is_restart = True
         for row in rows:
             try:
                 scope, run, base, sure = row

@@ -8,8 +8,10 @@ governors are ever given the same dollar. All amounts are integer micro-dollars.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from governor.core.base.units import NS_PER_HOUR
@@ -139,7 +141,8 @@ def names_in(key: str) -> tuple[str, str, str] | None:
 
 
 def text_of(row: ScopeRow | GrantRow) -> str:
-    return json.dumps({"v": 1, **asdict(row)}, separators=(",", ":"))
+    fields = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    return json.dumps({"v": 1, **fields}, separators=(",", ":"))
 
 
 def scope_row(kept: Kept) -> ScopeRow | None:
@@ -154,12 +157,18 @@ def grant_row(kept: Kept) -> GrantRow | None:
 def _read(kept: Kept, kind: type[_Row]) -> _Row | None:
     if not kept.revision or len(kept.value) > ROW_CHARS_MAX:
         return None
+    fields = _sound(kept.value, tuple(kind.__dataclass_fields__))
+    return None if fields is None else kind(**fields)
+
+
+@lru_cache(maxsize=1_024)  # Each grant's two rows are looked at in every tick, and change once in minutes.
+def _sound(text: str, names: tuple[str, ...]) -> Mapping[str, Any] | None:
     try:
-        raw = json.loads(kept.value)
-        row = kind(**{name: raw[name] for name in kind.__dataclass_fields__})
+        raw = json.loads(text)
+        fields = {name: raw[name] for name in names}
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return row if raw.get("v") == 1 and all(_is_sound(name, raw[name]) for name in kind.__dataclass_fields__) else None
+    return fields if raw.get("v") == 1 and all(map(_is_sound, fields, fields.values())) else None
 
 
 def _is_sound(name: str, value: Any) -> bool:

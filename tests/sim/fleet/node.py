@@ -199,7 +199,7 @@ class SimNode:
                 growth = run.rate * 7 * RISE[0] * run.plan.halt_ns // (10 * RISE[1] * run.plan.cycle_ns)
                 speed = max(1, run.rate + growth)
                 lead = left - grant.asks_below
-                room = lead if lead > 0 else left
+                room = lead + 1 if lead >= 0 else left
                 due = min(due, now + max(0, room) * NS_PER_HOUR // speed)
         waking = max(due, now + WAKE_MIN_NS)
         if self._wake_at is None or waking < self._wake_at or self._wake_at <= now:

@@ -55,7 +55,7 @@ from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.node_journal import begins_at, own_start
 from governor.core.engine.verdicts import tell_fall_backs
-from governor.core.events.effects import Alarm, Effect
+from governor.core.events.effects import Alarm
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.metrics import GovernorHealth
 from governor.daemon.logs import configure
@@ -146,8 +146,7 @@ class Governor:
 
     def _facts(self, *, is_run: bool) -> NodeFacts:
         self.peers, self.peers_problem = load_peers(self.settings, self.clock)
-        if self.peers is not None:
-            self._closers.append(self.peers.close)
+        self._closers += [self.peers.close] if self.peers is not None else []
         known = self.settings, self.cloud, self.preflight, self.scheduler, self.price, self.clock.boot_id
         lines, has_peers = lines_of(self.settings.line, today(self.clock)), self.peers is not None
         return node_facts(*known, lines, exclusive=is_run, has_peers=has_peers)

@@ -21,12 +21,16 @@ def over_nodes(managed: ManagedRun, at: MonoNs) -> dict[str, Any] | None:
         return None
     rate, spent = run.spend_rate_usd_micros_per_hour, whole_usd_micros(managed, at)
     return {
-        "job": run.job,
         "spend_usd": spent / MICROS_PER_USD if rate is not None else None,
         "spend_rate_usd_per_hour": (rate + members.rate_usd_micros_per_hour) / MICROS_PER_USD if rate else None,
         "nodes": [_row(members.charged.get(name), one, at) for name, one in sorted(members.by_node.items())],
         "left": [{"node": node, "spend_usd": usd_micros / MICROS_PER_USD} for node, usd_micros in members.left()],
     }
+
+
+def launch_named(run: Run) -> dict[str, Any]:
+    """How its ranks call this launch on all nodes, and where rank 0 is. Null while nobody has said so."""
+    return {"job": run.job, "master": run.master}
 
 
 def _row(charged: int | None, member: Member, at: MonoNs) -> dict[str, Any]:

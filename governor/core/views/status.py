@@ -25,7 +25,7 @@ from governor.core.money.waste import wasted_usd
 from governor.core.runs.ends import cause_of, ended_text
 from governor.core.runs.state import Run
 from governor.core.runs.stepless import stepless_ns
-from governor.core.views.machines import machine_status, over_nodes
+from governor.core.views.machines import launch_named, machine_status, over_nodes
 
 # The node's users, and its own stop: for `costgov status` and the metrics.
 
@@ -168,8 +168,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "run": run.run,
         "uid": run.uid,
         "attempt": run.attempt,
-        "job": run.job,
-        "master": run.master,
+        **launch_named(run),
         "stage": run.stage,
         "policy": managed.policy.name,
         "mode": managed.policy.mode.value,

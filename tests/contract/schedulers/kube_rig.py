@@ -7,6 +7,7 @@ from typing import Any
 
 from governor.adapters.plugins import Surroundings, checked
 from governor.adapters.schedulers import kubernetes
+from governor.core.base.identity import SchedulerJob
 from governor.core.events.inputs import BillingAnswer
 from governor.remote_ports import BillingReply
 from tests.contract.schedulers.fake_api_server import ADMIN, FakeApi
@@ -75,3 +76,8 @@ def reference(owner: Item, *, controller: bool = True) -> Item:
 
 def is_ended(reply: BillingReply) -> bool:
     return reply.answer is BillingAnswer.ENDED
+
+
+def asked(name: str) -> SchedulerJob:
+    """A job as the engine asks for it."""
+    return SchedulerJob(name, uid=1000)

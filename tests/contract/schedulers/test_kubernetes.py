@@ -9,7 +9,7 @@ import pytest
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from tests.contract.schedulers.fake_api_server import FakeApi
 from tests.contract.schedulers.fake_cluster import Item
-from tests.contract.schedulers.kube_rig import INCIDENT, NS, KubeRig, is_ended
+from tests.contract.schedulers.kube_rig import INCIDENT, NS, KubeRig, asked, is_ended
 
 SUSPENDED: dict[str, Any] = {"suspend": True}
 
@@ -17,17 +17,17 @@ SUSPENDED: dict[str, Any] = {"suspend": True}
 def test_a_job_is_suspended_and_ends_when_its_last_pod_has_left_its_node(rig: KubeRig) -> None:
     rig.job(pods=3)
     scheduler = rig.scheduler()
-    assert scheduler.state(f"{NS}/llm-0").answer is BillingAnswer.RUNNING
-    reply = scheduler.stop(f"{NS}/llm-0", INCIDENT, 0)
+    assert scheduler.state(asked(f"{NS}/llm-0")).answer is BillingAnswer.RUNNING
+    reply = scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 0)
     assert (reply.answer, reply.destroys) == (StopAnswer.ACCEPTED, False)
     job = rig.item("batch", "jobs", "llm")
     assert job["spec"] == SUSPENDED
     assert job["metadata"]["annotations"] == {"costgov.io/incident": INCIDENT}
     for left in (3, 2, 1):
-        state = scheduler.state(f"{NS}/llm-0")
+        state = scheduler.state(asked(f"{NS}/llm-0"))
         assert (state.answer, len(rig.terminating())) == (BillingAnswer.RUNNING, left)
         rig.cluster.kubelets_end_pods(1)
-    assert is_ended(scheduler.state(f"{NS}/llm-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/llm-0")))
 
 
 def chain(rig: KubeRig, *links: tuple[str, str, str], **spec: Any) -> Item:
@@ -61,8 +61,8 @@ CLUSTER = ("ray.io", "rayclusters", "ray-x7")
 def test_the_topmost_owner_is_ended_and_kept(rig: KubeRig, links: Any, spec: Any, wanted: Any) -> None:
     chain(rig, *links, **spec)
     scheduler = rig.scheduler()
-    assert scheduler.problems(f"{NS}/rank-0") == ()
-    assert scheduler.stop(f"{NS}/rank-0", INCIDENT, 0).answer is StopAnswer.ACCEPTED
+    assert scheduler.problems(asked(f"{NS}/rank-0")) == ()
+    assert scheduler.stop(asked(f"{NS}/rank-0"), INCIDENT, 0).answer is StopAnswer.ACCEPTED
     top = rig.item(*links[0])["spec"]
     if wanted is None:
         assert top.get("runPolicy", top)["suspend"] is True
@@ -70,9 +70,9 @@ def test_the_topmost_owner_is_ended_and_kept(rig: KubeRig, links: Any, spec: Any
     else:
         assert top == wanted
     assert rig.terminating() == ["rank-0", "rank-1"]
-    assert scheduler.state(f"{NS}/rank-0").answer is BillingAnswer.RUNNING
+    assert scheduler.state(asked(f"{NS}/rank-0")).answer is BillingAnswer.RUNNING
     rig.cluster.kubelets_end_pods()
-    assert is_ended(scheduler.state(f"{NS}/rank-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/rank-0")))
 
 
 OTHERS = {"shutdownAfterJobFinishes": True, "clusterSelector": {"ray.io/cluster": "shared"}}
@@ -96,22 +96,22 @@ def test_what_cannot_be_suspended_is_deleted_after_its_pods(rig: KubeRig, links:
     chain(rig, *links, **spec)
     rig.item(*links[0])["metadata"]["labels"] = labels
     scheduler = rig.scheduler()
-    assert scheduler.stop(f"{NS}/rank-0", INCIDENT, 0).answer is StopAnswer.ACCEPTED
-    assert scheduler.state(f"{NS}/rank-0").answer is BillingAnswer.RUNNING
+    assert scheduler.stop(asked(f"{NS}/rank-0"), INCIDENT, 0).answer is StopAnswer.ACCEPTED
+    assert scheduler.state(asked(f"{NS}/rank-0")).answer is BillingAnswer.RUNNING
     group, plural, name = links[0]
     assert not rig.gone((group, plural, NS, name))  # It says whose its pods are until they are gone.
     rig.cluster.kubelets_end_pods()
     assert rig.cluster.items == {}
-    assert is_ended(scheduler.state(f"{NS}/rank-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/rank-0")))
 
 
 def test_pods_of_others_neither_hold_it_nor_are_touched(rig: KubeRig) -> None:
     rig.job("mine")
     rig.job("theirs")
     scheduler = rig.scheduler()
-    scheduler.stop(f"{NS}/mine-0", INCIDENT, 1)
+    scheduler.stop(asked(f"{NS}/mine-0"), INCIDENT, 1)
     rig.cluster.kubelets_end_pods()
-    assert is_ended(scheduler.state(f"{NS}/mine-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/mine-0")))
     assert rig.pods() == ["theirs-0", "theirs-1"]
     assert rig.terminating() == []
 
@@ -119,8 +119,8 @@ def test_pods_of_others_neither_hold_it_nor_are_touched(rig: KubeRig) -> None:
 def test_a_second_stop_of_one_incident_changes_nothing_more(rig: KubeRig) -> None:
     rig.job()
     scheduler = rig.scheduler()
-    first = scheduler.stop(f"{NS}/llm-0", INCIDENT, 0)
-    again = scheduler.stop(f"{NS}/llm-0", INCIDENT, 0)
+    first = scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 0)
+    again = scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 0)
     assert first == again
     assert rig.item("batch", "jobs", "llm")["spec"] == SUSPENDED
 
@@ -129,7 +129,7 @@ def test_a_stateful_set_remembers_how_many_it_had(rig: KubeRig) -> None:
     chain(rig, ("apps", "statefulsets", "workers"), replicas=2)
     scheduler = rig.scheduler()
     for _ in range(2):
-        scheduler.stop(f"{NS}/rank-0", INCIDENT, 0)
+        scheduler.stop(asked(f"{NS}/rank-0"), INCIDENT, 0)
     notes = rig.item("apps", "statefulsets", "workers")["metadata"]["annotations"]
     assert notes["costgov.io/replicas-before"] == "2"
 
@@ -138,11 +138,11 @@ def test_the_second_rung_shortens_the_grace_and_never_forces(rig: KubeRig) -> No
     """With a grace of 0 the server forgets a pod whose processes may live: that would read as the end."""
     rig.job()
     scheduler = rig.scheduler()
-    scheduler.stop(f"{NS}/llm-0", INCIDENT, 0)
+    scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 0)
     assert rig.item("", "pods", "llm-0")["metadata"]["deletionGracePeriodSeconds"] == 30
-    scheduler.stop(f"{NS}/llm-0", INCIDENT, 1)
+    scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 1)
     assert rig.item("", "pods", "llm-0")["metadata"]["deletionGracePeriodSeconds"] == 1
-    assert not is_ended(scheduler.state(f"{NS}/llm-0"))
+    assert not is_ended(scheduler.state(asked(f"{NS}/llm-0")))
 
 
 def test_a_job_whose_controller_has_not_seen_the_suspension_is_not_over(rig: KubeRig) -> None:
@@ -150,37 +150,37 @@ def test_a_job_whose_controller_has_not_seen_the_suspension_is_not_over(rig: Kub
     rig.pod("llm-0", rig.item("batch", "jobs", "llm"))
     rig.cluster.controllers_run = False
     scheduler = rig.scheduler()
-    scheduler.stop(f"{NS}/llm-0", INCIDENT, 1)
+    scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 1)
     rig.cluster.kubelets_end_pods()
     assert rig.pods() == []
-    assert scheduler.state(f"{NS}/llm-0").answer is BillingAnswer.RUNNING  # It may make another one yet.
+    assert scheduler.state(asked(f"{NS}/llm-0")).answer is BillingAnswer.RUNNING  # It may make another one yet.
     rig.cluster.controllers_run = True
     rig.cluster.reconcile()
-    assert is_ended(scheduler.state(f"{NS}/llm-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/llm-0")))
 
 
 def test_a_job_between_two_pods_is_not_over(rig: KubeRig) -> None:
     rig.job(pods=1)
     scheduler = rig.scheduler()
-    scheduler.state(f"{NS}/llm-0")
+    scheduler.state(asked(f"{NS}/llm-0"))
     del rig.cluster.items["", "pods", NS, "llm-0"]
-    assert scheduler.state(f"{NS}/llm-0").answer is BillingAnswer.RUNNING
+    assert scheduler.state(asked(f"{NS}/llm-0")).answer is BillingAnswer.RUNNING
 
 
 def test_a_pod_that_was_never_seen_is_not_reported_as_ended(rig: KubeRig) -> None:
-    state = rig.scheduler().state(f"{NS}/no-such-pod")
+    state = rig.scheduler().state(asked(f"{NS}/no-such-pod"))
     assert (state.answer, state.provider_state) == (BillingAnswer.UNKNOWN, "http_404")
 
 
 def test_another_job_of_the_same_name_is_left_alone(rig: KubeRig) -> None:
     rig.job()
     scheduler = rig.scheduler()
-    scheduler.state(f"{NS}/llm-0")
+    scheduler.state(asked(f"{NS}/llm-0"))
     rig.cluster.items.clear()
     rig.job()
-    assert scheduler.stop(f"{NS}/llm-0", INCIDENT, 1).reason == "already_gone"
+    assert scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 1).reason == "already_gone"
     assert rig.terminating() == []
-    assert is_ended(scheduler.state(f"{NS}/llm-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/llm-0")))
 
 
 @pytest.mark.parametrize("group_plural", [("ray.io", "rayclusters"), ("batch", "jobs")])
@@ -197,7 +197,7 @@ def test_one_that_is_made_anew_in_the_moment_of_the_stop_stays(
             rig.pod("new-0", rig.make(*links))
 
     fake.interferes = made_anew
-    assert rig.scheduler().stop(f"{NS}/rank-0", INCIDENT, 0).answer is StopAnswer.REFUSED
+    assert rig.scheduler().stop(asked(f"{NS}/rank-0"), INCIDENT, 0).answer is StopAnswer.REFUSED
     assert (rig.pods(), rig.terminating()) == (["new-0"], [])
     assert rig.item(*links)["spec"] == {}
 
@@ -205,40 +205,40 @@ def test_one_that_is_made_anew_in_the_moment_of_the_stop_stays(
 def test_an_owner_can_be_named_itself_where_its_pod_is_gone(rig: KubeRig) -> None:
     rig.job()
     scheduler = rig.scheduler()
-    assert scheduler.problems(f"{NS}/Job.batch/llm") == ()
-    assert scheduler.stop(f"{NS}/Job.batch/llm", INCIDENT, 0).answer is StopAnswer.ACCEPTED
+    assert scheduler.problems(asked(f"{NS}/Job.batch/llm")) == ()
+    assert scheduler.stop(asked(f"{NS}/Job.batch/llm"), INCIDENT, 0).answer is StopAnswer.ACCEPTED
     rig.cluster.kubelets_end_pods()
-    assert is_ended(scheduler.state(f"{NS}/Job.batch/llm"))
+    assert is_ended(scheduler.state(asked(f"{NS}/Job.batch/llm")))
 
 
 def test_pods_of_a_job_that_went_before_them_count_by_what_was_seen(rig: KubeRig) -> None:
     chain(rig, JOBSET, JOB)
     scheduler = rig.scheduler()
-    scheduler.stop(f"{NS}/rank-0", INCIDENT, 0)
+    scheduler.stop(asked(f"{NS}/rank-0"), INCIDENT, 0)
     rig.cluster.controllers_run = False
     del rig.cluster.items["batch", "jobs", NS, "workers"]
-    assert scheduler.state(f"{NS}/rank-0").answer is BillingAnswer.RUNNING
+    assert scheduler.state(asked(f"{NS}/rank-0")).answer is BillingAnswer.RUNNING
 
 
 def test_an_owner_of_an_unknown_kind_is_told(rig: KubeRig) -> None:
     flow = rig.make("example.org", "workflows", "flow")
     rig.pod("bare", flow)
     scheduler = rig.scheduler()
-    assert len(scheduler.problems(f"{NS}/bare")) == 1
-    assert scheduler.stop(f"{NS}/bare", INCIDENT, 0).answer is StopAnswer.REFUSED
+    assert len(scheduler.problems(asked(f"{NS}/bare"))) == 1
+    assert scheduler.stop(asked(f"{NS}/bare"), INCIDENT, 0).answer is StopAnswer.REFUSED
     assert rig.terminating() == []
     rig.pod("rank-0", rig.make("batch", "jobs", "below", flow))
-    assert len(scheduler.problems(f"{NS}/rank-0")) == 1
-    assert scheduler.stop(f"{NS}/rank-0", INCIDENT, 0).answer is StopAnswer.ACCEPTED
+    assert len(scheduler.problems(asked(f"{NS}/rank-0"))) == 1
+    assert scheduler.stop(asked(f"{NS}/rank-0"), INCIDENT, 0).answer is StopAnswer.ACCEPTED
 
 
 def test_a_pod_without_an_owner_is_deleted(rig: KubeRig) -> None:
     rig.pod("alone")
     scheduler = rig.scheduler()
-    assert scheduler.stop(f"{NS}/alone", INCIDENT, 0).answer is StopAnswer.ACCEPTED
-    assert scheduler.state(f"{NS}/alone").answer is BillingAnswer.RUNNING
+    assert scheduler.stop(asked(f"{NS}/alone"), INCIDENT, 0).answer is StopAnswer.ACCEPTED
+    assert scheduler.state(asked(f"{NS}/alone")).answer is BillingAnswer.RUNNING
     rig.cluster.kubelets_end_pods()
-    assert is_ended(scheduler.state(f"{NS}/alone"))
+    assert is_ended(scheduler.state(asked(f"{NS}/alone")))
 
 
 def test_pods_on_later_pages_count(rig: KubeRig) -> None:
@@ -247,7 +247,7 @@ def test_pods_on_later_pages_count(rig: KubeRig) -> None:
         rig.pod(f"aa-{number}")
     rig.job("zz", pods=1)
     scheduler = rig.scheduler()
-    assert scheduler.state(f"{NS}/zz-0").provider_state.startswith("1 pods")
+    assert scheduler.state(asked(f"{NS}/zz-0")).provider_state.startswith("1 pods")
     assert sum("continue=" in path for _, path, _ in rig.fake.asked) == 1
 
 
@@ -269,20 +269,20 @@ def test_the_rights_of_the_role_are_enough(rig: KubeRig, fake: FakeApi) -> None:
     rig.job()
     narrowed(rig, fake, RIGHTS)
     scheduler = rig.scheduler()
-    assert scheduler.problems(f"{NS}/llm-0") == ()
-    assert scheduler.stop(f"{NS}/llm-0", INCIDENT, 1).answer is StopAnswer.ACCEPTED
+    assert scheduler.problems(asked(f"{NS}/llm-0")) == ()
+    assert scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 1).answer is StopAnswer.ACCEPTED
     rig.cluster.kubelets_end_pods()
-    assert is_ended(scheduler.state(f"{NS}/llm-0"))
+    assert is_ended(scheduler.state(asked(f"{NS}/llm-0")))
 
 
 def test_a_right_that_lacks_is_told_before_it_is_needed_and_nothing_changes(rig: KubeRig, fake: FakeApi) -> None:
     rig.job()
     narrowed(rig, fake, RIGHTS - {("patch", "batch", "jobs")})
     scheduler = rig.scheduler()
-    (line,) = scheduler.problems(f"{NS}/llm-0")
+    (line,) = scheduler.problems(asked(f"{NS}/llm-0"))
     assert "patch jobs.batch" in line
     assert fake.count("PATCH") + fake.count("DELETE") == 0
-    reply = scheduler.stop(f"{NS}/llm-0", INCIDENT, 0)
+    reply = scheduler.stop(asked(f"{NS}/llm-0"), INCIDENT, 0)
     assert (reply.answer, reply.retryable, reply.reason) == (StopAnswer.REFUSED, True, "http_403")
     assert rig.terminating() == []
 

@@ -18,6 +18,7 @@ from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.ledger import reserve
 from governor.core.rules.condition import evidence_of
 from governor.core.rules.triggers.budget import TOKENS_REACHED
+from governor.core.runs.other_nodes import silent
 from governor.core.runs.state import Run
 
 
@@ -30,6 +31,8 @@ def checkpoint_obstacle(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> st
         return None
     if managed.is_unattached:
         return "no rank has attached: nobody can be asked for a checkpoint"
+    if quiet := silent(managed.run.other_nodes):
+        return f"nothing is heard of node {', '.join(quiet[:3])}: no step can be agreed without its ranks"
     hang = evidence_of(verdict, "hang")
     return _rank_without_beats(managed, hang, at) if hang is not None else None
 

@@ -130,6 +130,7 @@ def _over_nodes(node: Node, incident: Incident) -> dict[str, Any]:
         "called": incident.called,
         "decided_by": incident.decided_by or node.facts.node,
         "wanted": incident.wanted,
+        **({"obeyed": incident.obeyed} if incident.obeyed else {}),
         "nodes": [incident.own_part(node.facts.node, node.facts.cloud, node.facts.instance_id).row(), *others],
     }
 
@@ -191,6 +192,7 @@ def _nodes_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "wanted": str(snapshot.get("wanted", "none")),
         "decided_by": str(decided_by) if decided_by != snapshot.get("node") else "",
+        "obeyed": str(snapshot.get("obeyed", "")),
         "known_as": str(called) if called != snapshot["incident_id"] else "",
         "nodes": {part.node: part for part in parts if part.node != snapshot.get("node")},
     }

@@ -31,6 +31,7 @@ from governor.core.events.effects import (
 )
 from governor.core.events.inputs import Ack, ProcessesSeen
 from governor.core.events.streams import StreamOpened
+from governor.core.fleet.members import part_of
 from governor.core.halt import table
 from governor.core.halt.acts import UNKILLABLE
 from governor.core.halt.incident import Incident, rank_rows
@@ -114,6 +115,7 @@ def _note_begin(managed: ManagedRun, incident: Incident, in_vain: str | None) ->
     ranks = [process for process in incident.rank_processes if process not in launchers]
     roles = [*((process, "launcher") for process in launchers), *((process, "rank") for process in ranks)]
     incident.add_targets([{**process_row(process), "role": role} for process, role in roles])
+    incident.take_nodes({name: part_of(one) for name, one in managed.history.members.by_node.items()})
     by = {"node": incident.decided_by} if incident.decided_by else {}
     incident.note(at, wall, "verdict", rule=incident.rule, reason=incident.reason, text=incident.text, **by)
     if managed.run.failures:

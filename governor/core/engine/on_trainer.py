@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from governor.core.base.findings import Finding, Reading
 from governor.core.base.identity import RUN_NAME, ConnectionId, is_next_training
-from governor.core.base.policy import NO_POLICY, Mode
+from governor.core.base.policy import NO_POLICY
 from governor.core.base.units import MonoNs
 from governor.core.engine import (
     alarms,
@@ -26,6 +25,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, take_back
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of
 from governor.core.engine.node_journal import persist
+from governor.core.engine.nodes import from_peers
 from governor.core.engine.spent import time
 from governor.core.engine.spent.tokens import begin_training, end_stage, meter_tokens
 from governor.core.events.effects import Alarm, Confirm, Effect, MeetPeer, RecallRun, Record
@@ -304,7 +304,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     managed, rank = found
     intake.note_frame(rank, event.at, None)
     incident = managed.incident
-    if incident is not None and event.incident_id == incident.incident_id:
+    if incident is not None and incident.is_of(event.incident_id):
         return incidents.on_ack(node, managed, event)
     if incident is not None and not incident.is_closed and verdicts.is_merged(managed, event):
         return incidents.on_ack(node, managed, replace(event, incident_id=incident.incident_id))
@@ -315,7 +315,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if event.exit_after and event.what in ("received", "agreed", "saving") and (
         incident is None or incident.is_closed
     ):  # fmt: skip
-        return _join(node, managed, event)
+        return from_peers.join_obeyed(node, managed, event)
     if event.what in incidents.FAILURES and (verdicts.is_asked(managed, event) or verdicts.is_scripts_own(event)):
         return verdicts.failed_checkpoint_alarms(managed, event)
     if event.what == "saved":
@@ -323,21 +323,6 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.kind == "good":
         managed.run.name_last_good(saved_checkpoint.named_by(event.step, event.checkpoint), event.at)
     return charging.on_saved(node, managed, event) if event.what == "saved" else []
-
-
-def _join(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """Halt this node too, by our own policy: ranks here obey an incident that another node's governor opened."""
-    finding = Finding(
-        Reading.FIRING, "joined", f"ranks obey incident {ack.incident_id} of another governor", {"rank": ack.rank}
-    )
-    if node.facts.observe or managed.policy.mode is Mode.OBSERVE:
-        text = f"{finding.text} (observe mode: would halt)"
-        return [Alarm("joined", managed.run.run, text)]
-    verdict = verdicts.verdict_by_hand(managed, finding, "join", "good")
-    decided_by = managed.history.members.named_in(ack.incident_id)
-    if decided_by is not None and managed.incident is None:  # Its governor has not told us yet. A rank may say any id.
-        return incidents.open_incident(node, managed, verdict, ack.at, joined=(ack.incident_id, decided_by))
-    return verdicts.on_halt_verdict(node, managed, verdict, ack.at)
 
 
 def on_bye(node: Node, event: Bye) -> list[Effect]:

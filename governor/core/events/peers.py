@@ -44,6 +44,10 @@ class ToldRun:
     ranks: int  # How many of the run's ranks are there.
     has_first: bool = False  # Rank 0 is there, and so the job's store.
     step: int | None = None
+    # For how long none of its ranks there has moved. None: none is connected.
+    still_ns: int | None = None
+    # One of them does what may take long: it starts, evaluates, saves, waits for its data.
+    is_excused: bool = False
     # What the sender's own node has charged to the run, over all its launches; None: it has no price.
     spend_usd_micros: int | None = None
     rate_usd_micros_per_hour: int | None = None

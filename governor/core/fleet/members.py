@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.peers import NODES_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.runs.other_nodes import OtherNode
 
 _NUMBER: Final = re.compile(r"[0-9]+")
 # Five of a governor's beats. A governor that is restarted by systemd is away for less.
@@ -105,6 +106,20 @@ class Members:
     def keep_us_waiting(self) -> bool:
         """Whether a node that is heard has not seen the end of its processes."""
         return any(not one.is_silent and not one.is_done for one in self.by_node.values())
+
+    def others(self) -> tuple[OtherNode, ...]:
+        """Where the ranks of the nodes stand that have not ended their part."""
+        return tuple(
+            OtherNode(
+                one.machine.node,
+                one.told.ranks,
+                MonoNs(one.spoke_at - one.told.still_ns) if one.told.still_ns is not None else None,
+                one.told.is_excused,
+                one.is_silent,
+            )
+            for one in self.by_node.values()
+            if not one.is_done
+        )
 
     def charged_usd_micros(self, at: MonoNs) -> UsdMicros:
         """What the other nodes have charged, and what a silent one that had not ended may have charged since."""

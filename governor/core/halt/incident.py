@@ -80,6 +80,7 @@ class Incident:
     # Of a run with several nodes.
     wanted: str = "none"  # The checkpoint that the verdict asked for, if none can be asked for here.
     decided_by: str = ""  # The node whose verdict it was; "": ours.
+    obeyed: str = ""  # The id under which the ranks here had heard of the halt, before any governor told us.
     known_as: str = ""  # The id that all its nodes call it by; "": our own.
     nodes: Mapping[str, NodePart] = field(default_factory=dict)  # The other nodes' parts, by name.
     given_up: str = ""  # Closed in the state in which the halt was, without its end: the word for why.
@@ -101,6 +102,14 @@ class Incident:
     def call(self, incident_id: str) -> None:
         """Call it as the run's other nodes do. Its own id stays valid here."""
         self.known_as = incident_id
+
+    def is_of(self, incident_id: str) -> bool:
+        """Whether an answer of a rank is about this halt, by any of its names."""
+        return incident_id in (self.incident_id, self.known_as, self.obeyed) and incident_id != ""
+
+    def obey(self, incident_id: str) -> None:
+        """Note the id that the ranks have for it. They alone say so, and only their own answers are read by it."""
+        self.obeyed = incident_id
 
     def take_nodes(self, parts: Mapping[str, NodePart]) -> None:
         """Take what other nodes have told of their parts."""

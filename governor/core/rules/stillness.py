@@ -32,6 +32,16 @@ def still_since(run: Run) -> MonoNs | None:
     return moved_at(ranks) if ranks else None
 
 
+def is_excused(run: Run) -> bool:
+    """Whether one of its ranks does what may take long, so that the others wait for it: anything but computing."""
+    return any(not computes(rank) for rank in judged(run))
+
+
+def computes(rank: Rank) -> bool:
+    """Whether it is inside a step, or waits there for a device or for other ranks."""
+    return rank.phase == "train" and ((rank.in_step and not sleeps_in_data(rank)) or rank.device_wait is not None)
+
+
 class DataSleep(NamedTuple):
     """Some ranks are inside a fetch of data, and every other rank waits for them."""
 

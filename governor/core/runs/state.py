@@ -25,6 +25,7 @@ from governor.core.money.paid_tokens import PaidTokens
 from governor.core.runs.belief import Belief
 from governor.core.runs.last_good import LastGood, after_naming
 from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
+from governor.core.runs.other_nodes import OtherNode
 from governor.core.runs.pace import LossRhythm, Pace
 from governor.core.runs.rank_tokens import RankTokens
 from governor.core.runs.trained_count import TrainedCount
@@ -133,6 +134,7 @@ class Run:
     stage: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     job: str | None = None  # As in Hello, of this attempt.
+    other_nodes: tuple[OtherNode, ...] = ()  # Of this launch, as their governors tell.
     master: str | None = None
     world_size: int = 1
     framework: str | None = None
@@ -286,6 +288,9 @@ class Run:
 
     def note_save(self, took: DurationNs) -> None:
         self.save_longest_ns = max(self.save_longest_ns or 0, took)
+
+    def set_other_nodes(self, others: tuple[OtherNode, ...]) -> None:
+        self.other_nodes = others
 
     def set_caps(self, caps: tuple[Cap, ...]) -> None:
         self.caps = caps

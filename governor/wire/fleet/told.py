@@ -94,7 +94,8 @@ def _encoded(document: dict[str, Any]) -> bytes:
 def _run_document(run: ToldRun) -> dict[str, Any]:
     document: dict[str, Any] = {
         "run": run.run, "job": run.job, "uid": run.uid, "is_alive": run.is_alive, "ranks": run.ranks,
-        "has_first": run.has_first, "step": run.step, "left": [],
+        "has_first": run.has_first, "step": run.step, "still_ns": _amount(run.still_ns), "is_excused": run.is_excused,
+        "left": [],
         "spend_usd_micros": _amount(run.spend_usd_micros),
         "rate_usd_micros_per_hour": _amount(run.rate_usd_micros_per_hour),
     }  # fmt: skip
@@ -166,6 +167,8 @@ def _run(found: dict[str, Any]) -> ToldRun:
         ranks=_count(found, "ranks", WORLD_SIZE_MAX),
         has_first=_flag(found, "has_first"),
         step=_count_or_none(found, "step"),
+        still_ns=_count_or_none(found, "still_ns"),
+        is_excused=_flag_or_none(found, "is_excused") or False,
         spend_usd_micros=_count_or_none(found, "spend_usd_micros"),
         rate_usd_micros_per_hour=_count_or_none(found, "rate_usd_micros_per_hour"),
         halt=None if halt is None else _halt(halt),

@@ -11,6 +11,7 @@ from governor.core.engine import incidents, verdicts
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
+from governor.core.events.inputs import Ack
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.fleet.members import SILENT_NS, Member, Members, first_id, halts, merged, part_of
 from governor.core.halt.table import Fact, HaltState
@@ -100,6 +101,24 @@ def _join(node: Node, managed: ManagedRun, halt: ToldHalt, at: MonoNs) -> list[E
     return incidents.open_incident(node, managed, verdict, at, joined=(halt.incident_id, halt.node))
 
 
+def join_obeyed(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
+    """Halt this node too, by our own policy: ranks here obey an incident that another node's governor opened."""
+    finding = Finding(
+        Reading.FIRING, "joined", f"ranks obey incident {ack.incident_id} of another governor", {"rank": ack.rank}
+    )
+    if node.facts.observe or managed.policy.mode is Mode.OBSERVE:
+        text = f"{finding.text} (observe mode: would halt)"
+        return [Alarm("joined", managed.run.run, text)]
+    verdict = verdicts.verdict_by_hand(managed, finding, "join", "good")
+    decided_by = managed.history.members.named_in(ack.incident_id)
+    if decided_by is not None and managed.incident is None:  # Its governor has not told us yet. A rank may say any id.
+        return incidents.open_incident(node, managed, verdict, ack.at, joined=(ack.incident_id, decided_by))
+    effects = verdicts.on_halt_verdict(node, managed, verdict, ack.at)
+    if managed.incident is not None:
+        managed.incident.obey(ack.incident_id)
+    return effects
+
+
 # --- the other nodes' parts ------------------------------------------------------------------------------------
 
 
@@ -134,6 +153,8 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
         members.begin(managed.run.job or "")
         for member in members.fall_silent(at):
             effects += _tell_silent(node, managed, members, member, at)
+        if members.by_node or managed.run.other_nodes:
+            managed.run.set_other_nodes(members.others())
         effects += go_on(node, managed, at)
     return effects
 

@@ -11,6 +11,7 @@ from governor.core.engine.node import Node
 from governor.core.events.effects import Effect, TellPeers
 from governor.core.events.peers import RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
 from governor.core.halt.incident import Incident
+from governor.core.rules import stillness
 
 BEAT_NS: Final = NS_PER_S
 # Behind its end a halt is told for so long: a node that was cut off hears of it when it is heard again.
@@ -26,7 +27,7 @@ def beat(node: Node, at: MonoNs) -> list[Effect]:
     if not runs:
         return []
     runs.sort(key=lambda managed: (managed.incident is None or managed.incident.is_closed, managed.run.run))
-    return [TellPeers(message(node, runs[:RUNS_TOLD_MAX]))]
+    return [TellPeers(message(node, runs[:RUNS_TOLD_MAX], at))]
 
 
 def has_others(managed: ManagedRun) -> bool:
@@ -40,13 +41,13 @@ def _is_told(managed: ManagedRun, at: MonoNs) -> bool:
     return ended is None or at - ended < ENDED_TOLD_NS
 
 
-def message(node: Node, runs: list[ManagedRun]) -> NodeTold:
+def message(node: Node, runs: list[ManagedRun], at: MonoNs) -> NodeTold:
     facts = node.facts
-    told = tuple(_told_run(node, managed) for managed in runs)
+    told = tuple(_told_run(node, managed, at) for managed in runs)
     return NodeTold(facts.node, facts.boot_id, facts.cloud, facts.instance_id, facts.region, told)
 
 
-def _told_run(node: Node, managed: ManagedRun) -> ToldRun:
+def _told_run(node: Node, managed: ManagedRun, at: MonoNs) -> ToldRun:
     run, incident = managed.run, managed.incident
     spend = None if node.ledger.usd_micros_per_hour is None else node.ledger.spend(run.run)
     return ToldRun(
@@ -57,6 +58,8 @@ def _told_run(node: Node, managed: ManagedRun) -> ToldRun:
         ranks=len(run.known_ranks()),
         has_first=0 in run.known_ranks(),
         step=run.step,
+        still_ns=at - still if (still := stillness.still_since(run)) is not None else None,
+        is_excused=stillness.is_excused(run),
         spend_usd_micros=spend,
         rate_usd_micros_per_hour=last_rate(node, managed) if run.alive else UsdMicros(0),
         halt=_told_halt(node, incident) if incident is not None else None,

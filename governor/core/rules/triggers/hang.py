@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
 from governor.core.rules import log_rhythm, stillness
 from governor.core.rules.trigger import FOREVER, STEP_S_MAX, Key, Trigger
+from governor.core.runs.other_nodes import excused, last_moved, ranks_of, say_silent, silent
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
 # The number of intervals between a log's records that are kept: an hour of records at one a minute.
@@ -71,7 +72,12 @@ class Hang(Trigger):
     *Loose limits* hold everywhere else. Starting and compiling (the first steps, the first step after evaluation, and
     whatever the shim's stack sample shows as a compiler): `start_limit` or `start_limit_without_beats`. Evaluation:
     `eval_limit`. Saving: `checkpoint_limit` or `checkpoint_times` the longest save seen. Everything else, and runs with
-    ranks on other nodes or with a lost rank: `between_limit` or `p99_times x p99 step`.
+    a lost rank: `between_limit` or `p99_times x p99 step`.
+
+    *Ranks on other nodes* count as their governors tell: a rank that moves there excuses all, one that starts,
+    evaluates, saves or waits for its data has the longest of these limits, and with all of them the world is covered.
+    A node whose governor is silent is like a silent rank: the tight limit, at least `silent_min`. Of ranks of which
+    no governor has told, nothing is known, and the loose limits hold.
 
     *A log without ranks*: the longest of three. One is `between_limit`. One is `log_gap_times` its median rhythm, at
     most `start_limit_without_beats` plus one median. One is `silence_times` its longest pause that ended well, at most
@@ -211,7 +217,7 @@ class Hang(Trigger):
         return self._judge_ranks(at, run, ranks)
 
     def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
-        moved_at = stillness.moved_at(ranks)
+        moved_at = last_moved(stillness.moved_at(ranks), run.other_nodes)
         limit, tight_ns = self._limit_of(ranks, moved_at, at, run)
         still_ns = at - max(moved_at, self._watch.since, limit.since)
         if still_ns >= limit.ns:
@@ -222,13 +228,22 @@ class Hang(Trigger):
 
     def _limit_of(self, ranks: list[Rank], moved_at: MonoNs, at: MonoNs, run: Run) -> tuple[_Limit, int | None]:
         """The limit that holds, and the tight one if it can be told."""
-        tight_ns = self._tight_ns(run, ranks, moved_at) if len(ranks) == run.world_size else None
-        limits = (self._rank_limit(rank, at, run, tight_ns) for rank in ranks)
-        slowest = max(limits, key=lambda limit: limit.ns)
+        is_covered = len(ranks) + ranks_of(run.other_nodes) >= run.world_size
+        tight_ns = self._tight_ns(run, ranks, moved_at) if is_covered else None
+        limits = [self._rank_limit(rank, at, run, tight_ns) for rank in ranks]
+        slowest = max([*limits, *self._elsewhere(run, tight_ns)], key=lambda limit: limit.ns)
         data = self._data_limit(ranks, at, run, tight_ns)
         if data is not None and max(moved_at, data.since) + data.ns <= moved_at + slowest.ns:
             return data, tight_ns
         return slowest, tight_ns
+
+    def _elsewhere(self, run: Run, tight_ns: int | None) -> Iterator[_Limit]:
+        """The limits of ranks on other nodes."""
+        if excused(run.other_nodes):
+            longest = max(self._ns["eval_limit"], self._ns["checkpoint_limit"], self._ns["between_limit"])
+            yield _Limit(longest, "overdue_elsewhere", None)
+        if tight_ns is not None and silent(run.other_nodes):
+            yield _Limit(max(tight_ns, self._ns["silent_min"]), "node_silent", None)
 
     def _data_limit(self, ranks: list[Rank], at: MonoNs, run: Run, tight_ns: int | None) -> _Limit | None:
         """The limit while some ranks sleep in their data and all others wait for them."""
@@ -279,8 +294,7 @@ class Hang(Trigger):
         if rank.phase == "train" and tight_ns is not None:
             if not beating and rank.beat_at is not None:
                 return _Limit(max(tight_ns, self._ns["silent_min"]), "rank_silent", rank.rank)
-            is_stepping = rank.in_step and not stillness.sleeps_in_data(rank)
-            if is_stepping or rank.device_wait is not None:
+            if stillness.computes(rank):
                 return _Limit(tight_ns, "no_progress_in_step", rank.rank)
         # A step that is itself slower than the loose limit is no hang.
         return _Limit(max(self._ns["between_limit"], self._p99_ns(run)), "overdue_step", rank.rank)
@@ -315,7 +329,7 @@ class Hang(Trigger):
         ranks = stillness.judged(run)
         if not ranks:
             return None
-        moved_at = stillness.moved_at(ranks)
+        moved_at = last_moved(stillness.moved_at(ranks), run.other_nodes)
         limit, _ = self._limit_of(ranks, moved_at, at, run)
         return MonoNs(max(moved_at, self._watch.since, limit.since) + limit.ns)
 
@@ -331,7 +345,7 @@ class Hang(Trigger):
         ranks = stillness.judged(run)
         if not ranks:
             return FOREVER
-        moved_at = stillness.moved_at(ranks)
+        moved_at = last_moved(stillness.moved_at(ranks), run.other_nodes)
         if at - moved_at < self._limit_min:
             return MonoNs(moved_at + self._limit_min)
         limit, _ = self._limit_of(ranks, moved_at, at, run)
@@ -356,6 +370,7 @@ class Hang(Trigger):
             suspects = stillness.suspects(ranks, at, self._ns["beat_fresh"])
             named = stillness.say_where(ranks, suspects, at, self._ns["beat_fresh"])
             what = stillness.say_stillness(ranks, still_ns)
+            named = say_silent(run.other_nodes) + named
         else:
             suspects, named = [rank.rank for rank in limit.sleep.asleep], ""
             what = stillness.say_data_sleep(limit.sleep, at)
@@ -367,7 +382,8 @@ class Hang(Trigger):
                 "limit_s": round(limit.ns / NS_PER_S, 3),
                 "limit_of_rank": limit.rank,
                 "tight_s": round(tight_ns / NS_PER_S, 3) if tight_ns is not None else None,
-                "covers_world": len(ranks) == run.world_size,
+                "covers_world": len(ranks) + ranks_of(run.other_nodes) >= run.world_size,
+                **({"silent_nodes": quiet} if (quiet := silent(run.other_nodes)) else {}),
                 "suspects": suspects,
                 **({"waiting": [rank.rank for rank in limit.sleep.waiting]} if limit.sleep is not None else {}),
                 "ranks": [stillness.describe(rank, at) for rank in ranks],

@@ -87,6 +87,12 @@ class Cloud(Protocol):
         such machine" means that billing has ended. Otherwise a wrong account may be the cause of that answer.
         """
 
+    def other(self, instance_id: str) -> Cloud | None:
+        """Another machine of this provider, to end its spending. None: the settings do not allow it, or it cannot be.
+
+        It is asked for the machine of a node of one of our runs whose governor is silent, and is stopped at most.
+        """
+
 
 # --- prices ----------------------------------------------------------------------------------------------
 

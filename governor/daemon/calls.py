@@ -21,8 +21,16 @@ from governor.core.events.checkpoints import (
     CheckpointWeighed,
     LastGoodSeen,
 )
-from governor.core.events.effects import FindLastGood, ReadBilling, ReadCheckpoint, StopCompute, WeighCheckpoint
+from governor.core.events.effects import (
+    FindLastGood,
+    ReadBilling,
+    ReadCheckpoint,
+    StopCompute,
+    StopOther,
+    WeighCheckpoint,
+)
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
+from governor.core.events.peers import OtherStopped
 from governor.ports import Checkpoints, Clock
 from governor.remote_ports import BillingReply, Cloud, Scheduler, StopReply
 
@@ -32,15 +40,18 @@ STOPS_AT_ONCE_MAX: Final = 8
 BILLING_READS_AT_ONCE_MAX: Final = 8
 # Those that wait for their turn included. The adapter gives the turns: a user whose disk hangs uses up their own.
 CHECKPOINT_READS_AT_ONCE_MAX: Final = 64
+# A stop of it is under way: what a provider calls that.
+ENDING_STATES: Final = ("stopping", "shutting-down")
 _AT_ONCE_MAX: Final[dict[type, int]] = {
     StopCompute: STOPS_AT_ONCE_MAX,
     ReadBilling: BILLING_READS_AT_ONCE_MAX,
     ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
     FindLastGood: CHECKPOINT_READS_AT_ONCE_MAX,
     WeighCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
+    StopOther: STOPS_AT_ONCE_MAX,
 }
 
-Call = StopCompute | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
+Call = StopCompute | StopOther | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
 
 NO_PROVIDER: Final = "no_provider"
 NO_SCHEDULER: Final = "no_scheduler"  # The governor that began the halt had one.
@@ -132,6 +143,8 @@ class Calls:
             case ReadBilling():
                 billing = self._billing(effect, job)
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
+            case StopOther():
+                return self._stop_other(effect)
             case ReadCheckpoint():
                 look = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
                 return CheckpointRead(self.clock.mono(), effect.incident_id, look)
@@ -144,6 +157,20 @@ class Calls:
             case _:
                 raise AssertionError(f"{effect} does not block")
 
+    def _stop_other(self, effect: StopOther) -> OtherStopped:
+        """Read first: its own governor, or somebody else, may have stopped it."""
+        machine = self.cloud.other(effect.instance_id) if self.cloud is not None else None
+        if machine is None:
+            return OtherStopped(self.clock.mono(), effect.incident_id, effect.node, False, False, "not_allowed")
+        billing = machine.billing()
+        is_ended = billing.answer is BillingAnswer.ENDED
+        is_accepted, reason = is_ended, billing.provider_state
+        if billing.answer is BillingAnswer.RUNNING and reason not in ENDING_STATES:
+            reply = machine.stop(f"{effect.incident_id}.{effect.node}", 0)
+            is_accepted, reason = reply.answer is StopAnswer.ACCEPTED, reply.reason
+        at = self.clock.mono()
+        return OtherStopped(at, effect.incident_id, effect.node, is_accepted or is_ended, is_ended, reason)
+
     def _answer_unknown(self, effect: Call) -> None:
         at = self.clock.mono()
         match effect:
@@ -151,6 +178,9 @@ class Calls:
                 self.post(StopReplied(at, effect.incident_id, StopAnswer.UNKNOWN, True, "calls_in_flight"))
             case ReadBilling():
                 self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
+            case StopOther():
+                unasked = OtherStopped(at, effect.incident_id, effect.node, False, False, "calls_in_flight")
+                self.post(unasked)
             case ReadCheckpoint():
                 self.post(CheckpointRead(at, effect.incident_id, CheckpointLook(None, 0, 0, "calls_in_flight")))
             case FindLastGood():

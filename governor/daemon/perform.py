@@ -38,6 +38,7 @@ from governor.core.events.effects import (
     Record,
     Refuse,
     StopCompute,
+    StopOther,
     TellPeers,
     Term,
     WeighCheckpoint,
@@ -188,13 +189,9 @@ class Performer:
 
     # --- other nodes -----------------------------------------------------------------------------------
 
-    def tell_peers(self, effect: TellPeers) -> None:
+    def tell_peers(self, effect: TellPeers | MeetPeer) -> None:
         if self.peers is not None:
-            self.peers.tell(effect.told)
-
-    def meet_peer(self, effect: MeetPeer) -> None:
-        if self.peers is not None:
-            self.peers.meet(effect.host)
+            self.peers.tell(effect.told) if isinstance(effect, TellPeers) else self.peers.meet(effect.host)
 
     # --- ranks -----------------------------------------------------------------------------------------
 
@@ -387,13 +384,14 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     FindLastGood: Performer.call,
     PersistRuns: Performer.persist_runs,
     Kill: Performer.kill,
-    MeetPeer: Performer.meet_peer,
+    MeetPeer: Performer.tell_peers,
     Page: Performer.page,
     ReadBilling: Performer.call,
     ReadCheckpoint: Performer.call,
     RecallRun: Performer.recall_run,
     Refuse: Performer.refuse,
     StopCompute: Performer.call,
+    StopOther: Performer.call,
     TellPeers: Performer.tell_peers,
     Term: Performer.term,
     WeighCheckpoint: Performer.call,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from governor.core.events.inputs import BillingAnswer, StopAnswer
-from governor.remote_ports import BillingReply, Notice, Preflight, StopReply
+from governor.remote_ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 OPERATIONS_MAX = 100_000
 
@@ -65,6 +65,9 @@ class FakeCloud:
 
     def notice(self) -> Notice | None:
         return self.announced
+
+    def other(self, instance_id: str) -> Cloud | None:
+        return None
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         del destroyed

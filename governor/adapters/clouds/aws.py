@@ -8,6 +8,7 @@ EC2 reclaims a spot instance. It announces that two minutes ahead at best, and b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -36,6 +37,7 @@ NAME = "aws"
 KEYS = (
     ConfigKey("instance_id", "text", None, "Must be what the metadata service says, else nothing is done."),
     ConfigKey("terminate", "flag", False, "Allow TerminateInstances where a stop does not help. Local disks are lost."),
+    ConfigKey("stops_others", "flag", False, "Stop the machine of a node of our runs whose governor is silent."),
     ConfigKey("override_protection", "flag", False, "Lift stop or termination protection of this instance (not spot)."),
     ConfigKey("survives_stop", "flag", None, "Whether what must be kept outlives a stop. Default: found out at start."),
     ConfigKey("credentials", "text", "auto", "auto: instance role, else file. Or only: role, file, environment."),
@@ -48,11 +50,22 @@ KEYS = (
     ConfigKey("metadata_endpoint", "text", "http://169.254.169.254", "Metadata service; link-local or loopback."),
 )
 
+INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
 TERMINATING: Final = ("TerminateInstances", "TerminateInstanceInAutoScalingGroup")
 _PROTECTION: Final[Mapping[str, str]] = {
     "StopInstances": "DisableApiStop",
     "TerminateInstances": "DisableApiTermination",
 }
+
+
+class _Named:
+    """In the place of the metadata service: another machine, as its own governor had named it."""
+
+    def __init__(self, instance_id: str, region: str) -> None:
+        self._identity = Identity(instance_id, region, "")
+
+    def identity(self) -> Identity | MetadataFailure:
+        return self._identity
 
 
 class AwsCloud:
@@ -61,7 +74,9 @@ class AwsCloud:
     billing_source = NAME  # It knows the instance by its id, and answers "unknown" about any other.
     granularity_s = 1.0  # Per second after the first minute, for Linux on demand and spot.
 
-    def __init__(self, config: Mapping[str, Any], metadata: Metadata, api: Ec2Api, sys: Path) -> None:
+    def __init__(self, config: Mapping[str, Any], metadata: Metadata | _Named, api: Ec2Api, sys: Path) -> None:
+        self._config = config
+        self._stops_others: bool = config["stops_others"]
         self._expected_id: str | None = config["instance_id"]
         self._terminate: bool = config["terminate"]
         self._override_protection: bool = config["override_protection"]
@@ -128,8 +143,14 @@ class AwsCloud:
         destroys = reply.ok and final.action in TERMINATING
         return replace(_stop_reply(reply, "accepted" if reply.ok else reply.code), destroys=destroys)
 
+    def other(self, instance_id: str) -> Cloud | None:
+        if not self._stops_others or self._identity is None or INSTANCE_ID.fullmatch(instance_id) is None:
+            return None
+        config = {**self._config, "instance_id": instance_id, "terminate": False, "override_protection": False}
+        return AwsCloud(config, _Named(instance_id, self._identity.region), self._api, self._sys)
+
     def notice(self) -> Notice | None:
-        return notice.read_notice(self._metadata)
+        return notice.read_notice(self._metadata) if isinstance(self._metadata, Metadata) else None
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         identity = self._who()

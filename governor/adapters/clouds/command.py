@@ -104,6 +104,9 @@ class CommandCloud:
     def notice(self) -> Notice | None:
         return None
 
+    def other(self, instance_id: str) -> Cloud | None:
+        return None
+
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         """Ask `verify_command`. Without one, the answer is never more than UNKNOWN."""
         # Only the command knows what it means that a machine is unknown.

@@ -37,6 +37,9 @@ class NoCloud:
     def notice(self) -> Notice | None:
         return None
 
+    def other(self, instance_id: str) -> Cloud | None:
+        return None
+
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         del destroyed
         return BillingReply(BillingAnswer.UNKNOWN, "no_cloud_configured")

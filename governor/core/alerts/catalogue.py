@@ -103,6 +103,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "peer_heard_again": Severity.INFO,
         "peer_same_name": Severity.WARNING,
         "peer_silent": Severity.CRITICAL,
+        "peer_stays_billed": Severity.CRITICAL,
         "price_assumed": Severity.INFO,
         "price_contradiction": Severity.WARNING,
         "price_doubted": Severity.WARNING,

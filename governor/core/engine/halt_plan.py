@@ -206,7 +206,7 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, i
     else:
         times = replace(times, grace_ns=DurationNs(min(longest.grace_ns, times.grace_ns + spare)))
     someone = not in_vain and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
-    stop = _stop_target(node, managed, verdict)
+    stop = stop_target(node, managed, verdict.finding.reason)
     bound_ns = node.facts.scheduler.bound_ns if stop is StopTarget.JOB else node.facts.stop_bound_ns
     return HaltPlan(
         checkpoint=verdict.checkpoint if someone else "none",
@@ -232,11 +232,12 @@ def others_ns(managed: ManagedRun, times: HaltTimes) -> DurationNs:
     return DurationNs(SILENT_NS + times.term_ns + times.kill_ns)
 
 
-def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarget:
+def stop_target(node: Node, managed: ManagedRun, reason: str = "") -> StopTarget:
+    """What a halt of the run for this reason would stop now."""
     if managed.is_strangers:  # The machine is the command's.
         return StopTarget.PROCESSES
     wanted = managed.policy.halt.stop
-    if verdict.finding.reason == TOKENS_REACHED:
+    if reason == TOKENS_REACHED:
         # The run is complete: `on_finish` decides about the machine, as when a run ends by itself.
         wanted = "auto" if managed.policy.run_on_finish == "stop" else "processes"
     is_in_job = node.facts.scheduler.job != "" or job_of(node.facts, managed.run) is not None

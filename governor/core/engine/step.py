@@ -34,7 +34,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
-from governor.core.engine.nodes import from_peers, to_peers
+from governor.core.engine.nodes import from_peers, sweep, to_peers
 from governor.core.engine.spent import marks
 from governor.core.engine.stops import replies
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
@@ -76,7 +76,7 @@ from governor.core.events.machine import (
     UidRangesSeen,
 )
 from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
-from governor.core.events.peers import PeerTold
+from governor.core.events.peers import OtherStopped, PeerTold
 from governor.core.events.shown import RankShowed
 from governor.core.events.streams import StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 from governor.core.halt.table import Fact
@@ -326,5 +326,6 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     SourceTrouble: on_sources.on_trouble,
     HaltMarksRead: verdicts.on_halt_marks,
     PeerTold: from_peers.on_peer_told,
+    OtherStopped: sweep.on_other_stopped,
     RankShowed: lambda _node, _showed: [],  # People read it, see daemon/rank_looks.py.
 }

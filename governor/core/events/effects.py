@@ -83,6 +83,16 @@ class CloseIncident:
     has_ended: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class StopOther:
+    """Read whether the machine of another node of the run is billed, and stop it if it is. Its governor is silent."""
+
+    incident_id: str
+    run: str
+    node: str
+    instance_id: str
+
+
 HaltEffect = Ask | Term | Kill | StopCompute | ReadBilling | Page | CloseIncident
 
 
@@ -221,6 +231,7 @@ Effect = (
     | PersistRuns
     | PersistIncident
     | Alarm
+    | StopOther
     | TellPeers
     | MeetPeer
 )

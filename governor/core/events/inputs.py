@@ -25,7 +25,7 @@ from governor.core.events.machine import (
     UidRangesSeen,
 )
 from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
-from governor.core.events.peers import PeerTold
+from governor.core.events.peers import OtherStopped, PeerTold
 from governor.core.events.shown import RankShowed
 from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 
@@ -380,6 +380,7 @@ Event = (
     | UidRangesSeen
     | MachineEvent
     | PeerTold
+    | OtherStopped
     | SourceTrouble
     | RunRecalled
     | HaltMarksRead

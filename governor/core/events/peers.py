@@ -51,6 +51,7 @@ class ToldRun:
     # What the sender's own node has charged to the run, over all its launches; None: it has no price.
     spend_usd_micros: int | None = None
     rate_usd_micros_per_hour: int | None = None
+    may_stop: bool = False  # A halt of it would stop the sender's machine: nobody else uses that.
     halt: ToldHalt | None = None
     left: tuple[tuple[str, int], ...] = ()  # Nodes that speak no more, and what each had charged.
 
@@ -65,6 +66,18 @@ class NodeTold:
     instance_id: str | None = None
     region: str | None = None
     runs: tuple[ToldRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherStopped:
+    """What became of the machine of a silent node: whether a stop was accepted, and its end read back."""
+
+    at: MonoNs
+    incident_id: str
+    node: str
+    stopped: bool
+    verified: bool
+    reason: str  # The provider's word, or ours: "not_allowed".
 
 
 @dataclass(frozen=True, slots=True)

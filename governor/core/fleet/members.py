@@ -14,6 +14,8 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, 
 from governor.core.events.peers import NODES_MAX, NodeTold, ToldHalt, ToldRun
 from governor.core.runs.other_nodes import OtherNode
 
+# Long after a node's last word somebody else may use its machine.
+KNOWN_NS: Final = DurationNs(900 * NS_PER_S)
 _NUMBER: Final = re.compile(r"[0-9]+")
 # Five of a governor's beats. A governor that is restarted by systemd is away for less.
 SILENT_NS: Final = DurationNs(5 * NS_PER_S)
@@ -49,6 +51,7 @@ class Member:
     told: ToldRun
     spoke_at: MonoNs
     is_silent: bool = False  # As the last tick has seen it.
+    is_long_silent: bool = False  # Somebody else may use its machine by now.
 
     @property
     def is_done(self) -> bool:
@@ -64,6 +67,8 @@ class Members:
     by_node: dict[str, Member] = field(default_factory=dict)
     # What each other node has charged to the run, over all launches, as far as anybody has told.
     charged: dict[str, int] = field(default_factory=dict)
+    since: MonoNs | None = None  # The first tick of this governor. Who speaks, it hears within seconds.
+    ask_again: dict[str, MonoNs] = field(default_factory=dict)  # When the machine of a silent node is asked for again.
 
     def begin(self, job: str) -> None:
         """Another launch begins: the nodes of the one before speak for it no more. Their money stays."""
@@ -87,10 +92,27 @@ class Members:
 
     def fall_silent(self, at: MonoNs) -> list[Member]:
         """Note who has not been heard for too long. Return those of whom this is new."""
+        self.since = at if self.since is None else self.since
+        for one in self.by_node.values():
+            one.is_long_silent = at - one.spoke_at >= KNOWN_NS
         fallen = [one for one in self.by_node.values() if not one.is_silent and at - one.spoke_at >= SILENT_NS]
         for one in fallen:
             one.is_silent = True
         return fallen
+
+    def missing_since(self, node: str, at: MonoNs) -> MonoNs | None:
+        """When its governor spoke last, or when ours began. None: it speaks, or may still."""
+        known = self.by_node.get(node)
+        since = known.spoke_at if known is not None else self.since
+        return since if since is not None and at - since >= SILENT_NS else None
+
+    def note_asked(self, node: str, again_at: MonoNs) -> None:
+        """Its machine was asked for. Ask again then."""
+        self.ask_again[node] = again_at
+
+    def turn_of(self, own: str) -> int:
+        """How many of the nodes that speak come before ours by their names."""
+        return sum(name < own for name, one in self.by_node.items() if not one.is_silent)
 
     def speaks(self, node: str) -> bool:
         member = self.by_node.get(node)
@@ -165,6 +187,7 @@ class NodePart:
     stopped: bool | None = None
     verified: bool | None = None
     is_silent: bool = False  # Nothing was heard of it when the halt began, or since.
+    may_stop: bool = False  # By its last word, its machine is nobody else's, and a halt there would stop it.
 
     def row(self) -> dict[str, Any]:
         """Plain JSON, as the incident's list `nodes` has it."""
@@ -177,6 +200,7 @@ class NodePart:
             "stopped": self.stopped,
             "verified": self.verified,
             "silent": self.is_silent,
+            "may_stop": self.may_stop,
         }
 
     @classmethod
@@ -184,7 +208,7 @@ class NodePart:
         """KeyError when it is none of ours."""
         return cls(
             row["node"], row["instance"], row["cloud"], row["stage"] or "", row["gone"], row["stopped"],
-            row["verified"], row["silent"],
+            row["verified"], row["silent"], bool(row.get("may_stop")),
         )  # fmt: skip
 
 
@@ -192,9 +216,10 @@ def part_of(member: Member) -> NodePart:
     """Its part as it stands. A node that has told of no halt has none yet."""
     halt, machine = member.told.halt, member.machine
     who = machine.node, machine.instance_id, machine.cloud
+    may_stop = member.told.may_stop and not member.is_long_silent
     if halt is None:
-        return NodePart(*who, "", gone=not member.told.is_alive, is_silent=member.is_silent)
-    return NodePart(*who, halt.stage, halt.gone, halt.stopped, halt.verified, member.is_silent)
+        return NodePart(*who, "", gone=not member.told.is_alive, is_silent=member.is_silent, may_stop=may_stop)
+    return NodePart(*who, halt.stage, halt.gone, halt.stopped, halt.verified, member.is_silent, may_stop)
 
 
 def merged(before: NodePart | None, now: NodePart) -> NodePart:
@@ -210,6 +235,7 @@ def merged(before: NodePart | None, now: NodePart) -> NodePart:
         before.stopped if now.stopped is None else now.stopped or bool(before.stopped),
         before.verified if now.verified is None else now.verified or bool(before.verified),
         now.is_silent,
+        now.may_stop or before.may_stop,
     )
 
 

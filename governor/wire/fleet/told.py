@@ -95,7 +95,7 @@ def _run_document(run: ToldRun) -> dict[str, Any]:
     document: dict[str, Any] = {
         "run": run.run, "job": run.job, "uid": run.uid, "is_alive": run.is_alive, "ranks": run.ranks,
         "has_first": run.has_first, "step": run.step, "still_ns": _amount(run.still_ns), "is_excused": run.is_excused,
-        "left": [],
+        "may_stop": run.may_stop, "left": [],
         "spend_usd_micros": _amount(run.spend_usd_micros),
         "rate_usd_micros_per_hour": _amount(run.rate_usd_micros_per_hour),
     }  # fmt: skip
@@ -171,6 +171,7 @@ def _run(found: dict[str, Any]) -> ToldRun:
         is_excused=_flag_or_none(found, "is_excused") or False,
         spend_usd_micros=_count_or_none(found, "spend_usd_micros"),
         rate_usd_micros_per_hour=_count_or_none(found, "rate_usd_micros_per_hour"),
+        may_stop=_flag_or_none(found, "may_stop") or False,
         halt=None if halt is None else _halt(halt),
         left=tuple(_left(found.get("left", []))),
     )

@@ -123,6 +123,20 @@ def _ends(world: World, history: History) -> str | None:
             return f"{machine.name} stays billed"
         if not _is_over(machine):
             return f"the halt of {machine.name} is not over"
+    return _orphan(world)
+
+
+def _orphan(world: World) -> str | None:
+    """The machine of a node that is dead, and had spoken of the launch before, is stopped and read back by another."""
+    for machine in world.machines:
+        knows = [one for one in _answering(world) if one.incident is not None and machine.name in one.incident.nodes]
+        if not world.is_dead(machine.number) or not knows:
+            continue
+        if machine.is_billed:
+            return f"{machine.name} is dead, and stays billed"
+        kept = [json.loads(text) for one in _answering(world) for text in one.kept_incidents.values()]
+        if not any(part["node"] == machine.name and part["verified"] for row in kept for part in row["nodes"]):
+            return f"the end of {machine.name} was not read back"
     return None
 
 
@@ -139,7 +153,7 @@ def _says_one_name(world: World, history: History) -> str | None:
 
 
 def _stops_once(world: World, history: History) -> str | None:
-    twice = [one.name for one in world.machines if len(set(one.stops)) > 1]
+    twice = [one.name for one in world.machines if len(set(one.stops)) > 1 or len(one.swept_by) > 1]
     return f"stopped by several governors: {twice}" if twice else None
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from governor.core.base.units import DurationNs
 from governor.core.engine import step as engine
-from governor.core.events.effects import Effect, StopCompute, TellPeers
+from governor.core.events.effects import Effect, StopCompute, StopOther, TellPeers
 from governor.core.events.inputs import Event
 from governor.core.events.peers import NodeTold, PeerTold
 from tests.sim.nodes.histories import BrokenError, play
@@ -85,8 +85,16 @@ class StopsEverybody(World):
         return effects
 
 
+class NobodySweeps(World):
+    """A dead node's machine is its own governor's matter."""
+
+    def decide(self, machine: Machine, event: Event) -> list[Effect]:
+        return [effect for effect in engine.step(machine.node, event) if not isinstance(effect, StopOther)]
+
+
 BUGS: Final[tuple[type[World], ...]] = (
     LostCompareAndSet, HostGoesFirst, TellsOnce, AnyLaunch, AddsUpWhatIsTold, DeafToPeers, StopsEverybody,
+    NobodySweeps,
 )  # fmt: skip
 SEEDS_MAX: Final = 120
 

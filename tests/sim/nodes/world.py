@@ -32,6 +32,7 @@ from governor.core.events.effects import (
     PersistRuns,
     ReadBilling,
     StopCompute,
+    StopOther,
     TellPeers,
     Term,
 )
@@ -47,7 +48,7 @@ from governor.core.events.inputs import (
     StopReplied,
     Tick,
 )
-from governor.core.events.peers import NodeTold, PeerTold
+from governor.core.events.peers import NodeTold, OtherStopped, PeerTold
 from governor.core.halt.incident import Incident
 
 RUN: Final = "llama"
@@ -91,6 +92,7 @@ class Machine:
     ranks_alive: bool = True
     termed_at: int | None = None
     is_billed: bool = True
+    swept_by: list[str] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)  # Who has asked for a stop of this machine that was taken.
     step: int = 0
 
@@ -205,6 +207,8 @@ class World:
                 self._signal(machine, hard=isinstance(effect, Kill))
             case StopCompute():
                 self._stop(machine, effect.incident_id, machine)
+            case StopOther():
+                self.after(NS_PER_MS, partial(self._stop_other, machine, effect))
             case ReadBilling():
                 self.after(
                     round(effect.after_s * NS_PER_S) + NS_PER_MS, partial(self._read, machine, effect.incident_id)
@@ -320,11 +324,25 @@ class World:
     # --- the provider --------------------------------------------------------------------------------------------
 
     def _stop(self, machine: Machine, incident_id: str, by: Machine) -> None:
-        if machine.is_billed:
+        if machine.is_billed and not machine.stops:  # A second stop of what is stopping does nothing.
             machine.stops.append(by.name)
             self.after(2 * NS_PER_S, partial(self._end_billing, machine))
         reply = StopReplied(MonoNs(self.now), incident_id, StopAnswer.ACCEPTED, False, "accepted")
         self.after(NS_PER_MS, partial(self._reply, by, reply))
+
+    def _stop_other(self, by: Machine, asked: StopOther) -> None:
+        """As the daemon does it: read first, and stop what is billed and not stopping."""
+        machine = next(one for one in self.machines if one.name == asked.node)
+        if machine.is_billed and not machine.stops:
+            self.note(f"{by.name} stops the machine of {machine.name}")
+            machine.swept_by.append(by.name)
+            machine.stops.append(by.name)
+            self.after(2 * NS_PER_S, partial(self._end_billing, machine))
+        seen = OtherStopped(
+            MonoNs(self.now), asked.incident_id, asked.node, stopped=True, verified=not machine.is_billed, reason="",
+        )  # fmt: skip
+        if self.governs(by.number):
+            self.hear(by, seen)
 
     def _end_billing(self, machine: Machine) -> None:
         machine.is_billed = machine.ranks_alive = False

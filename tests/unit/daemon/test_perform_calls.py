@@ -17,7 +17,7 @@ from governor.daemon.calls import BILLING_READS_AT_ONCE_MAX, CHECKPOINT_READS_AT
 from governor.daemon.observers import Observers
 from governor.daemon.perform import Performer
 from governor.daemon.process_killer import ProcessKiller
-from governor.remote_ports import BillingReply, StopReply
+from governor.remote_ports import BillingReply, Cloud, StopReply
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses
 from tests.contract.fakes_cloud import FakeCloud
 from tests.unit.core.engine.test_step import make_node
@@ -64,6 +64,9 @@ class HungDisk:
 @dataclass
 class HungReads(FakeCloud):
     gate: Gate = field(default_factory=Gate)
+
+    def other(self, instance_id: str) -> Cloud | None:
+        return None
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         self.gate.pass_through()

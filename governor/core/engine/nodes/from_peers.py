@@ -10,6 +10,7 @@ from governor.core.base.units import MonoNs, format_duration
 from governor.core.engine import incidents, verdicts
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
+from governor.core.engine.nodes import sweep
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import Ack
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
@@ -156,6 +157,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
         if members.by_node or managed.run.other_nodes:
             managed.run.set_other_nodes(members.others())
         effects += go_on(node, managed, at)
+        effects += sweep.watch(node, managed, at)
     return effects
 
 

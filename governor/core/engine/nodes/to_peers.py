@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.engine.halt_plan import stop_target
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import last_rate
 from governor.core.engine.node import Node
 from governor.core.events.effects import Effect, TellPeers
 from governor.core.events.peers import RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
 from governor.core.halt.incident import Incident
+from governor.core.halt.table import StopTarget
 from governor.core.rules import stillness
 
 BEAT_NS: Final = NS_PER_S
@@ -62,6 +64,7 @@ def _told_run(node: Node, managed: ManagedRun, at: MonoNs) -> ToldRun:
         is_excused=stillness.is_excused(run),
         spend_usd_micros=spend,
         rate_usd_micros_per_hour=last_rate(node, managed) if run.alive else UsdMicros(0),
+        may_stop=stop_target(node, managed) is StopTarget.INSTANCE,
         halt=_told_halt(node, incident) if incident is not None else None,
         left=managed.history.members.left(),
     )

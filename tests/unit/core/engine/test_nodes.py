@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
@@ -15,12 +13,10 @@ from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, MeetPeer, PersistIncident, TellPeers, Term
-from governor.core.events.inputs import Ack, Beat, ProcessesSeen
+from governor.core.events.inputs import Ack, ProcessesSeen
 from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.halt.table import HaltState
-from governor.core.rules.trigger import defaults
-from governor.core.rules.triggers import load
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
 
@@ -303,62 +299,3 @@ def test_no_checkpoint_is_waited_for_that_a_silent_nodes_ranks_would_have_to_vot
     effects = play(node, OperatorHalt(at(10), "llama", "enough", 0))
     assert not [effect for effect in effects if isinstance(effect, Ask)]
     assert [effect for effect in effects if isinstance(effect, Term)]
-
-
-# --- nobody moves ------------------------------------------------------------------------------------------------
-
-
-def standing() -> Node:
-    """Two ranks of four have done 30 steps in 30 s, and stand in a step since."""
-    node = make_node(rule("hang", params=defaults(load()["hang"].KEYS)), has_peers=True, cloud="none")
-    play(node, tick(0), *(hello(rank, 0, world_size=4, job=JOB) for rank in (2, 3)))
-    for second in range(1, 31):
-        play(node, *(a_step(second, rank, second) for rank in (2, 3)), told(second, still_ns=0), tick(second))
-    return node
-
-
-def halted_after(node: Node, news: Callable[[int], PeerTold | None], until_s: int = 400) -> int | None:
-    """The second of the halt, while node-b tells each second what `news` has for it."""
-    for second in range(31, until_s):
-        beats = [
-            Beat(at(second), ConnectionId(rank + 1), "llama", rank, 30, "train", at(30), in_step=True)
-            for rank in (2, 3)
-        ]
-        heard = news(second)
-        effects = play(node, *beats, *([heard] if heard is not None else []), tick(second))
-        if any(isinstance(effect, Ask | Term) for effect in effects):
-            return second
-    return None
-
-
-def test_ranks_of_all_nodes_that_stand_still_are_judged_as_those_of_one() -> None:
-    alone = standing()
-    alone_at = halted_after(alone, lambda second: told(second, still_ns=(second - 30) * NS_PER_S))
-    assert alone_at is not None
-    assert 60 <= alone_at <= 62, "30 s behind the last progress of any rank"
-    finding = alone.runs["llama"].rules.findings["r-hang"]
-    assert finding.evidence["covers_world"]
-
-
-def test_a_rank_that_moves_or_may_take_long_elsewhere_excuses_all() -> None:
-    assert halted_after(standing(), lambda second: told(second, still_ns=0)) is None
-    excused = lambda second: told(second, still_ns=(second - 30) * NS_PER_S, is_excused=True)  # noqa: E731
-    assert halted_after(standing(), excused) is None
-
-
-def test_a_node_that_died_is_named_after_two_minutes_and_its_run_is_halted_without_asking() -> None:
-    node = standing()
-    assert halted_after(node, lambda _second: None) in range(150, 153)
-    incident = node.runs["llama"].incident
-    assert incident is not None
-    assert (incident.reason, incident.evidence["silent_nodes"]) == ("node_silent", ["node-b"])
-    assert incident.halt.stage is HaltState.TERMED
-    assert [(part.node, part.is_silent) for part in incident.nodes.values()] == [("node-b", True)]
-
-
-def test_ranks_of_which_no_governor_has_told_keep_the_loose_limit() -> None:
-    node = make_node(rule("hang", params=defaults(load()["hang"].KEYS)), cloud="none")
-    play(node, tick(0), *(hello(rank, 0, world_size=4, job=JOB) for rank in (2, 3)))
-    for second in range(1, 31):
-        play(node, *(a_step(second, rank, second) for rank in (2, 3)), tick(second))
-    assert halted_after(node, lambda _second: None) is None

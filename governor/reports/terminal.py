@@ -20,6 +20,7 @@ from governor.core.halt.incident import NO_BOUNDARY
 from governor.reports.resume_text import none_known, refused, resume_rows, steps_behind
 from governor.text.incident_money import spent_text, stays_billed_text, unpriced_text
 from governor.text.moments import Moment, Snapshot, last_good_text, moments, none_is_left, since_text
+from governor.text.nodes import decided_text, nodes_text
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
 
@@ -28,6 +29,7 @@ LINES_MAX: Final = 25
 LIVE_COLUMNS_MAX: Final = 100
 _LIVE_LOSS, _LIVE_SPEED, _LIVE_PER_MTOK = 2, 3, 5  # Places in the live line.
 _LABEL_COLUMNS: Final = 10
+_NODES_SHOWN: Final = 8  # The report has all.
 _SINCE_COLUMNS: Final = 9
 _FOOT_COLUMNS: Final = 13
 WASTE_TOLD_FRAC: Final = 0.05  # The closing line names a larger waste.
@@ -253,6 +255,8 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     if snapshot.get("closed_wall_ns") is None:
         goes_on = "its governor goes on with it, or else the next one that is started"
         rows.append((_NOT_FINISHED, f"stage {snapshot['halt_stage']}; {goes_on}", True))
+    rows += [("decided", text, True)] if (text := decided_text(snapshot)) is not None else []
+    rows += [("node", text, True) for text in nodes_text(snapshot)[:_NODES_SHOWN]]
     rows.append(("spent", spent_text(snapshot), True))
     rows.append(("stays billed", stays_billed_text(snapshot), True))
     checkpoint = snapshot.get("checkpoint")

@@ -12,6 +12,7 @@ from governor.core.engine.idle_state import NODE
 from governor.core.halt.incident import COLLECTIVES, NO_BOUNDARY, OTHER_USER
 from governor.core.halt.state import GivenUp
 from governor.core.runs.last_good import PENDING
+from governor.text import nodes
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]
@@ -308,6 +309,10 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "billing": ("billed", _state),
     "verified": ("VERIFIED", _state),
     "merged": ("merged", _merged),
+    "node_silent": ("silent", nodes.silent_node),
+    "node_back": ("heard", nodes.node_back),
+    "node_stopped": ("machine", nodes.node_stopped),
+    "called": ("one halt", nodes.called),
     "page": ("PAGE", _reason),
     "ceiling_exceeded": ("OVER", _ceiling_exceeded),
     "egress": ("egress", _egress),

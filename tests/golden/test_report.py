@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from governor.reports.incident import incident_json, incident_markdown, timeline_lines
-from tests.golden.report_cases import CASES, MS, OPENED_MONO
+from tests.golden.report_cases import CASES as ONE_NODE
+from tests.golden.report_cases import MS, OPENED_MONO
+from tests.golden.report_nodes import NODE_CASES
 
 GOLDEN = Path(__file__).parent / "report"
+CASES = ONE_NODE | NODE_CASES
 FAULT_MONO = OPENED_MONO - 12 * MS
 
 VIEWS: dict[str, Callable[[dict[str, Any]], str]] = {

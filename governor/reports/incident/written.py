@@ -30,6 +30,7 @@ from governor.text.failure_modes import modes_of
 from governor.text.incident_money import spent_text, stays_billed_text, stop_target, without_unknown_spend
 from governor.text.markdown import cell, literal, with_code
 from governor.text.moments import Snapshot, last_good_text, moments, none_is_left, processes_text
+from governor.text.nodes import decided_text, nodes_text
 from governor.text.table import plain
 from trainer_shim.wire import worded
 
@@ -120,6 +121,9 @@ def fact_rows(snapshot: Snapshot) -> dict[str, str]:
     }
     if is_of_node(snapshot):
         rows = {"Opened": rows["Opened"], "Closed": rows["Closed"], "Last runs": last_runs(snapshot)}
+    if (decided := decided_text(snapshot)) is not None:
+        rows["Decided"] = _inline(decided)
+    rows |= {f"Node {number}": _inline(text) for number, text in enumerate(nodes_text(snapshot), start=1)}
     rows |= {
         "Machine": _inline(machine),
         "Spent": spent_text(snapshot),

@@ -1,0 +1,55 @@
+"""A halt over several nodes, in words: each node's part, and what the timeline has of other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from governor.text.table import plain
+
+Row = Mapping[str, Any]
+
+
+def nodes_text(snapshot: Mapping[str, Any]) -> list[str]:
+    """One line a node, this one first. Empty: the run had one node, or an older journal does not say."""
+    nodes = snapshot.get("nodes") or ()
+    return [_part(row, is_own=number == 0) for number, row in enumerate(nodes)] if len(nodes) > 1 else []
+
+
+def decided_text(snapshot: Mapping[str, Any]) -> str | None:
+    """Whose verdict it was, and how the other nodes call the halt. None: it was this node's, under this id."""
+    by, called = snapshot.get("decided_by"), snapshot.get("called", snapshot["incident_id"])
+    parts = [f"by node {by}"] if by not in (None, snapshot.get("node")) else []
+    parts += [f"all nodes call it {called}"] if called != snapshot["incident_id"] else []
+    return plain("; ".join(parts)) if parts else None
+
+
+def _part(row: Row, *, is_own: bool) -> str:
+    machine = f" ({row['cloud']} {row['instance']})" if row.get("instance") else ""
+    told = [str(row["stage"])] if row.get("stage") else []
+    told += ["this node"] if is_own else ["SILENT"] if row.get("silent") else []
+    told.append("processes gone" if row.get("gone") else "processes not seen to be gone")
+    if row.get("verified"):
+        told.append("its machine has ended, read back")
+    elif row.get("stopped"):
+        told.append("its machine's stop is accepted, and not read back")
+    elif row.get("stopped") is False or (row.get("silent") and row.get("instance")):
+        told.append("its machine MAY STAY BILLED")
+    return plain(f"{row['node']}{machine}: {', '.join(told)}")
+
+
+def silent_node(detail: Row, _snapshot: Row) -> str:
+    return f"nothing is heard of node {plain(detail.get('node', '?'))}"
+
+
+def node_back(detail: Row, _snapshot: Row) -> str:
+    return f"node {plain(detail.get('node', '?'))} is heard again"
+
+
+def node_stopped(detail: Row, _snapshot: Row) -> str:
+    state = detail.get("state")
+    return f"the machine of node {plain(detail.get('node', '?'))}{f': {plain(state)}' if state else ''}"
+
+
+def called(detail: Row, _snapshot: Row) -> str:
+    return f"all nodes of the run call it {plain(detail.get('incident', '?'))}"

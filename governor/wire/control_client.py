@@ -262,8 +262,11 @@ def _read(path: str, request: Mapping[str, Any], received: bytes) -> Answer:
 
 
 def matching(found: Sequence[Snapshot], wanted: str) -> list[Snapshot]:
-    """The incidents that a person may mean: "last" is the newest, an exact id only itself, else ids by prefix."""
+    """The incidents that a person may mean: "last" is the newest, an exact id only itself, else ids by prefix.
+
+    A halt over several nodes has one id that all of them call it by, beside the one that it has here.
+    """
     if wanted == "last":
         return [max(found, key=lambda snapshot: int(snapshot["opened_wall_ns"]))] if found else []
-    exact = [snapshot for snapshot in found if snapshot["incident_id"] == wanted]
+    exact = [one for one in found if wanted in (one["incident_id"], one.get("called"))]
     return exact or [snapshot for snapshot in found if str(snapshot["incident_id"]).startswith(wanted)]

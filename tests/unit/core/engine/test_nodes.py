@@ -18,6 +18,7 @@ from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.halt.table import HaltState
 from governor.core.views.status import run_status
+from governor.wire.control_client import matching
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
 
 JOB = "costgov/llama/4711.0/watch/0/0/1"
@@ -299,3 +300,9 @@ def test_no_checkpoint_is_waited_for_that_a_silent_nodes_ranks_would_have_to_vot
     effects = play(node, OperatorHalt(at(10), "llama", "enough", 0))
     assert not [effect for effect in effects if isinstance(effect, Ask)]
     assert [effect for effect in effects if isinstance(effect, Term)]
+
+
+def test_an_incident_is_found_by_the_name_that_all_nodes_have_for_it() -> None:
+    ours, other = {"incident_id": "a.x.1", "called": "a.b.1"}, {"incident_id": "a.b.10"}
+    assert matching([ours, other], "a.b.1") == [ours]
+    assert matching([ours, other], "a.x.1") == [ours]

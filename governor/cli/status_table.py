@@ -15,6 +15,7 @@ from governor.reports.terminal import (
     token_prices_text,
     wasted_text,
 )
+from governor.text.nodes import live_nodes_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, fits, plain, render_rows
 
@@ -169,6 +170,7 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append(Styled(_saves(run["saves"])))
     notes += [Styled(plain(text)) for text in command_ceiling_text(run)]
+    notes += [Styled(text, "bold yellow" if "SILENT" in text else "") for text in live_nodes_text(run)]
     notes += _bound_by_a_group(run)
     if run.get("paid_by") is not None and not is_spent_known(run):
         beside = "beside which this run is watched" if run.get("is_strangers") else "which writes this log too"

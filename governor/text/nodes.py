@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from governor.text.table import plain
+
+_NODES_SHOWN: Final = 8
 
 Row = Mapping[str, Any]
 
@@ -22,6 +24,24 @@ def decided_text(snapshot: Mapping[str, Any]) -> str | None:
     parts = [f"by node {by}"] if by not in (None, snapshot.get("node")) else []
     parts += [f"all nodes call it {called}"] if called != snapshot["incident_id"] else []
     return plain("; ".join(parts)) if parts else None
+
+
+def live_nodes_text(run: Mapping[str, Any]) -> list[str]:
+    """Of a live run, by its `status`: what all its nodes have charged, and each that is silent. Empty: it has one."""
+    over = run.get("over_nodes")
+    if over is None:
+        return []
+    count = 1 + len(over["nodes"]) + len(over["left"])
+    spend, rate = over["spend_usd"], over["spend_rate_usd_per_hour"]
+    money = f"${spend:,.2f} spent by all of it" if spend is not None else "what all of it spends is not known"
+    at = f" at ${rate:,.2f}/h" if rate is not None else ""
+    told = [f"over {count} nodes: {money}{at}"]
+    for row in over["nodes"]:
+        if row["silent"] and row["alive"]:
+            machine = f" ({row['cloud']} {row['instance']})" if row["instance"] else ""
+            step = f", last at step {row['step']}" if row["step"] is not None else ""
+            told.append(f"node {row['node']}{machine} is SILENT for {row['spoke_s_ago']:.0f} s{step}")
+    return [plain(text) for text in told[:_NODES_SHOWN]]
 
 
 def _part(row: Row, *, is_own: bool) -> str:

@@ -178,7 +178,9 @@ def halt_times(facts: NodeFacts, policy: Policy, lasts: int | None, run: Run | N
         whole = term + kill
         term, kill = (DurationNs(min(own, max(ENDING_MIN_NS, own * share // whole))) for own in (term, kill))
     bound = max(facts.stop_bound_ns, facts.scheduler.bound_ns)
-    beyond = DurationNs(bound + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
+    # The node of rank 0 may wait for the others: see `others_ns`.
+    waits = SILENT_NS + term + kill if run is not None and run.other_nodes and 0 in run.known_ranks() else 0
+    beyond = DurationNs(bound + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS + waits)
     return HaltTimes(DurationNs(grace), term, kill, beyond)
 
 

@@ -18,6 +18,7 @@ from governor.core.engine.idle.occupancy import occupants, unseen
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
+from governor.core.engine.spent.over_nodes import is_over_nodes
 from governor.core.engine.spent.time import halts_in_s
 from governor.core.events.ends import RunEnd
 from governor.core.money.budgets import Cap, Scope, ScopedBudget, ScopeKind, parse_scope
@@ -189,7 +190,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "paid_by": managed.money.paid_by,
         "is_strangers": managed.is_strangers,
         "ceiling_usd": _usd(ceiling),
-        "command_ceiling": _command_ceiling(run),
+        "command_ceiling": _command_ceiling(managed),
         "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         **wasted_usd(managed.history.split.wasted_usd_micros()),
         "time": told_time(managed.history.time, at, managed.history.untold),
@@ -306,9 +307,12 @@ def _binding(cap: Cap) -> dict[str, Any]:
     }
 
 
-def _command_ceiling(run: Run) -> dict[str, Any] | None:
+def _command_ceiling(managed: ManagedRun) -> dict[str, Any] | None:
     """The ceiling of the launched command that counts more than what this run has cost: other users' runs below it."""
+    run = managed.run
     cap = next((cap for cap in run.caps if cap.scope.startswith("run:")), None)
+    if is_over_nodes(managed):
+        return None  # What the others have charged: see `over_nodes`.
     if cap is None or cap.spend_usd_micros == run.spend_usd_micros:
         return None
     ceiling, spend = _usd(cap.ceiling_usd_micros), _usd(cap.spend_usd_micros)

@@ -22,7 +22,10 @@ ENDED_TOLD_NS: Final = 3_600 * NS_PER_S
 
 def beat(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick and behind each event: our message, if it is due."""
-    if not node.facts.has_peers or not (node.telling.is_due or at >= node.telling.next_at):
+    if not node.facts.has_peers:
+        node.telling.note(at)  # There is nobody to tell.
+        return []
+    if not node.telling.is_due and at < node.telling.next_at:
         return []
     node.telling.note(MonoNs(at + BEAT_NS))
     runs = [managed for managed in node.runs.values() if has_others(managed) and _is_told(managed, at)]

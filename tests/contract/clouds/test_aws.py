@@ -55,20 +55,23 @@ def test_metadata_that_changes_its_mind_stops_nothing(aws: AwsRig) -> None:
     assert aws.meter_runs()
 
 
-def test_another_machine_is_stopped_only_where_the_settings_allow_it(aws: AwsRig) -> None:
+def test_another_machine_is_stopped_only_where_the_settings_allow_it(aws: AwsRig, moto_port: int) -> None:
     """Of a node whose governor is silent. It is stopped at most, whatever this machine's own settings allow."""
-    assert aws.cloud.other(aws.other_id) is None
-    cloud = load_aws(aws.demo, stops_others=True, terminate=True)
-    assert cloud.other(aws.other_id) is None, "not before we know which region this is"
-    cloud.preflight()
-    assert cloud.other("i-1&InstanceId.2=" + aws.demo.instance_id) is None
-    machine = cloud.other(aws.other_id)
-    assert machine is not None
-    assert machine.billing().answer is BillingAnswer.RUNNING
-    assert machine.stop("llama.node-a.1.node-b", 2).answer is StopAnswer.ACCEPTED
-    assert not aws.others_run()
-    assert aws.meter_runs(), "our own goes on"
-    assert "TerminateInstances" not in aws.effects()
+    with aws_rig(moto_port) as silent:
+        its_id = silent.demo.instance_id
+        assert aws.cloud.other(its_id) is None
+        cloud = load_aws(aws.demo, stops_others=True, terminate=True)
+        assert cloud.other(its_id) is None, "not before we know which region this is"
+        cloud.preflight()
+        assert cloud.other("i-1&InstanceId.2=" + aws.demo.instance_id) is None
+        machine = cloud.other(its_id)
+        assert machine is not None
+        assert machine.billing().answer is BillingAnswer.RUNNING
+        assert machine.stop("llama.node-a.1.node-b", 2).answer is StopAnswer.ACCEPTED
+        assert not silent.meter_runs()
+        assert aws.meter_runs(), "our own goes on"
+        assert aws.others_run()
+        assert "TerminateInstances" not in aws.effects()
 
 
 @pytest.mark.parametrize("claimed", ["i-1/../x", "", "i-0123456789abcdef0&InstanceId.2=i-1", "I-0123456789ABCDEF0"])

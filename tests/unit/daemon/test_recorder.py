@@ -14,8 +14,8 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.events.hardware import GpuFigures
-from governor.core.events.inputs import Disconnected, Event, GpuSample, HostMemory, Tick, TrainerExited
-from governor.core.events.machine import HostSample, NodeUse, ProcessUse, SpotNotice
+from governor.core.events.inputs import Disconnected, Event, Tick, TrainerExited
+from governor.core.events.machine import GpuSample, HostMemory, HostSample, NodeUse, ProcessUse, SpotNotice
 from governor.core.events.operators import OperatorHalt
 from governor.core.halt.state import HaltState
 from governor.core.rules.log_rhythm import BLIND_AFTER_NS

@@ -2,7 +2,8 @@
 
 pace.RANK: seconds that each of its steps takes longer. nan.RANK: its loss is not finite, and its batch is left out, as
 guarded loops do: no other rank sees it. nan_spreads.RANK: the batch is not left out, and every rank has it with the
-next step. Each rank writes its pid there, and a line for each step.
+next step. alone.RANK: it makes its steps without the others, as a loop does that leaves a batch out on one rank only;
+so it tells of its NaN where the others hang in a collective. Each rank writes its pid there, and a line for each step.
 """
 
 import os
@@ -40,7 +41,8 @@ with (place / f"steps.{rank}").open("w", buffering=1) as lines:
         if steered("nan_spreads"):
             loss = loss * float("nan")
         shim.loss(loss * float("nan") if steered("nan") else loss)
-        (loss * 0.0 if steered("nan") else loss).backward()
+        if not steered("alone"):
+            (loss * 0.0 if steered("nan") else loss).backward()
         optimizer.step()
         optimizer.zero_grad()
         lines.write(f"{shim.step} {time.monotonic():.3f} {float(loss.detach())!r}\n")

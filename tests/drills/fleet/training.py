@@ -58,6 +58,12 @@ class Training:
         assert select.select([self._warm.stdout], [], [], SAFETY_S)[0], "the ranks' program does not answer"
         assert self._warm.stdout.readline() == "begun\n", (self.place / "warm.log").read_text()
 
+    def forget(self) -> None:
+        """What the launch before was told, and what it wrote: the next one begins at its first step."""
+        for path in (*self.place.glob("nan.*"), *self.place.glob("steps.*"), *self.place.glob("pid.*")):
+            path.unlink()
+        self._pids.clear()
+
     def _order(self, node: Node) -> dict[str, Any]:
         if node.number == 1:
             self._port = node.inside(_free_port)

@@ -1,6 +1,6 @@
 """Three nodes, two ranks each, whose governors tell each other: one run's halt is one halt on all of them.
 
-What holds without messages is in test_topology.py. The figures of these halts: `python -m tests.drills.fleet`.
+What holds without messages is in test_topology.py. `Talk.figures` draws when each node did what.
 """
 
 from __future__ import annotations

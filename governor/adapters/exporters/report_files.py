@@ -47,7 +47,8 @@ class ReportFiles:
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
         if snapshot["closed_wall_ns"] is not None:
-            stage += f" {len(snapshot['timeline'])}"  # What is known later, as of its checkpoint, belongs into it.
+            # What is known later, as of its checkpoint and of other nodes, belongs into it.
+            stage += f" {len(snapshot['timeline'])} {hash(repr(snapshot.get('nodes')))}"
         # A look at the last good one ends when it ends. What it finds decides whether a command to resume is shown.
         stage += f" {hash(repr(snapshot.get('last_good')))}"
         if self._stages.pop(incident_id, None) == stage:

@@ -207,7 +207,9 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, i
         times = longest
     else:
         times = replace(times, grace_ns=DurationNs(min(longest.grace_ns, times.grace_ns + spare)))
-    someone = not in_vain and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
+    someone = (
+        not in_vain and managed.run.alive and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
+    )
     stop = stop_target(node, managed, verdict.finding.reason)
     bound_ns = node.facts.scheduler.bound_ns if stop is StopTarget.JOB else node.facts.stop_bound_ns
     return HaltPlan(

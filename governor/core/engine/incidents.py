@@ -87,7 +87,7 @@ def open_incident(
         loss=run.loss,
         tokens_total=managed.trained_tokens,
         tokens_at=run.tokens_total,
-        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.launch.named),
+        rank_processes=tuple(dict.fromkeys((*managed.processes(), *managed.launch.named))),
         launchers=managed.launch.launchers,
         named_uids=managed.launch.named_uids,
         ranks=rank_rows(run),

@@ -11,6 +11,7 @@ from governor.core.engine import incidents, verdicts
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.nodes import sweep
+from governor.core.engine.nodes.to_peers import ENDED_TOLD_NS
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import Ack
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
@@ -85,10 +86,19 @@ def join_told(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
         incident.note(at, node.wall(at), "called", incident=called)
         node.telling.ask()
         return [incidents.persist_incident(node, managed)]
-    if not managed.run.alive:
+    if not managed.run.alive and not _broke_off(managed, at):
         return []
     halt = min((halt for _, halt in told), key=lambda one: one.incident_id)
     return _join(node, managed, halt, at)
+
+
+def _broke_off(managed: ManagedRun, at: MonoNs) -> bool:
+    """Whether its ranks here ended before the verdict was told: of the halt that ended the others, perhaps.
+
+    What is left of the launch is ended then, and the machine stopped, as on every other node.
+    """
+    ended_at = managed.run.ended_at
+    return not managed.run.ended_well and ended_at is not None and at - ended_at < ENDED_TOLD_NS
 
 
 def _join(node: Node, managed: ManagedRun, halt: ToldHalt, at: MonoNs) -> list[Effect]:

@@ -12,8 +12,8 @@ from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import Alarm, Ask, MeetPeer, PersistIncident, TellPeers, Term
-from governor.core.events.inputs import Ack, ProcessesSeen
+from governor.core.events.effects import Alarm, Ask, MeetPeer, PersistIncident, StopCompute, TellPeers, Term
+from governor.core.events.inputs import Ack, Bye, ProcessesSeen, TrainerExited
 from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.halt.table import HaltState
@@ -306,3 +306,30 @@ def test_an_incident_is_found_by_the_name_that_all_nodes_have_for_it() -> None:
     ours, other = {"incident_id": "a.x.1", "called": "a.b.1"}, {"incident_id": "a.b.10"}
     assert matching([ours, other], "a.b.1") == [ours]
     assert matching([ours, other], "a.x.1") == [ours]
+
+
+def test_a_node_whose_ranks_ended_before_it_heard_of_the_halt_does_the_rest_of_its_part() -> None:
+    """A frozen node goes on, its ranks fail at once, and the governors' handshake takes a second longer."""
+    node = member(2, 3)
+    play(node, TrainerExited(at(2), "llama", 1))
+    assert not node.runs["llama"].run.alive
+    effects = play(node, told(3, halt=HALT))
+    assert [type(effect) for effect in effects if isinstance(effect, Ask | Term)] == [Term]
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert [e for e in play(node, ProcessesSeen(at(4), incident.incident_id, ())) if isinstance(e, StopCompute)]
+    done = member(2, 3)
+    play(done, *(Bye(at(2), hello(rank).connection, "llama", rank, 1, completed=True) for rank in (2, 3)))
+    play(done, TrainerExited(at(2), "llama", 0), told(3, halt=HALT))
+    assert done.runs["llama"].incident is None, "it trained to its end"
+
+
+def test_a_governor_that_begins_again_and_hears_of_the_halt_before_its_ranks_speak_knows_whom_to_end() -> None:
+    node = member(2, 3)
+    row = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(2))))
+    again = make_node(boot=3, has_peers=True)
+    restore_runs(again, [row], BootNs(at(3)), at(3))
+    play(again, tick(3), told(3.1, halt=HALT))
+    incident = again.runs["llama"].incident
+    assert incident is not None
+    assert [process.pid for process in incident.rank_processes] == [102, 103]

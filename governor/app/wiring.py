@@ -328,7 +328,7 @@ class Governor:
                 "price": self.prices.chosen.document(),
                 "alerts": self.alerts.document(),
                 "gpu_status": self.gpus.status,
-                "peers": self.peers.document() if self.peers is not None else None,
+                "peers": self.peers.document() if self.peers is not None else self.peers_problem,
                 "gpus_unread": self.machine.gpu_watch.unread,
             },
             "unwatched_gpu_processes": self.unwatched(),

@@ -31,7 +31,8 @@ def live_nodes_text(run: Mapping[str, Any]) -> list[str]:
     over = run.get("over_nodes")
     if over is None:
         return []
-    count = 1 + len(over["nodes"]) + len(over["left"])
+    names = {row["node"] for row in (*over["nodes"], *over["left"])}
+    count = 1 + len(names)
     spend, rate = over["spend_usd"], over["spend_rate_usd_per_hour"]
     money = f"${spend:,.2f} spent by all of it" if spend is not None else "what all of it spends is not known"
     at = f" at ${rate:,.2f}/h" if rate is not None else ""

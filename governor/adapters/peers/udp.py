@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import socket
 from typing import Final
@@ -29,8 +30,11 @@ def bound(listen: HostPort) -> socket.socket:
     """The socket, of both families where every interface is served and the kernel has both. PeersUnavailable."""
     try:
         if not listen.host:
-            with contextlib.suppress(OSError):
+            try:
                 return _socket(socket.AF_INET6, ("::", listen.port))
+            except OSError as error:  # Only where the kernel has no IPv6. A port that somebody has is one on IPv4 too.
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
         return _socket(family, (listen.host, listen.port))
     except OSError as error:

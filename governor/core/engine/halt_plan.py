@@ -222,16 +222,17 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, i
         stop_reply_ns=STOP_REPLY_NS,
         verify_ns=bound_ns or VERIFY_NS,
         rung_max=RUNG_DESTROY if settings.destroy and stop is not StopTarget.JOB else RUNG_FORCE,
-        others_ns=others_ns(managed, times),
+        others_ns=others_ns(managed, times, has_peers=node.facts.has_peers),
     )
 
 
-def others_ns(managed: ManagedRun, times: HaltTimes) -> DurationNs:
+def others_ns(managed: ManagedRun, times: HaltTimes, *, has_peers: bool) -> DurationNs:
     """How long this node waits for the run's other nodes: that of rank 0 goes last, because it hosts their store.
 
     They were told of the halt a moment later, and have to end their processes as we have.
     """
-    if 0 not in managed.run.known_ranks() or not managed.history.members.keep_us_waiting:
+    run = managed.run
+    if not has_peers or 0 not in run.known_ranks() or run.world_size <= len(run.known_ranks()) or not run.job:
         return DurationNs(0)
     return DurationNs(SILENT_NS + times.term_ns + times.kill_ns)
 

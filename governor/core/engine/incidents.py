@@ -54,13 +54,14 @@ def open_incident(
 ) -> list[Effect]:  # fmt: skip
     """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed.
 
-    `joined`: the id under which another node halts the run, and that node.
+    `joined`: the id by which another node calls this halt, and that node. Here it has an id of our own: what others
+    say is no key, or a stranger could take the place of somebody's halt.
     """
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
     charge_verdict(node, managed, verdict.trigger, at)
-    own_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
-    incident_id, decided_by = joined if joined is not None else (own_id, "")
+    incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
+    called, decided_by = joined if joined is not None else ("", "")
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     managed.history.note_halt(wall := node.wall(at))
     incident = Incident(
@@ -83,6 +84,7 @@ def open_incident(
         operator_uid=operator_uid,
         wanted=verdict.checkpoint,
         decided_by=decided_by,
+        known_as=called,
         step=run.step if verdict.step is None else max(run.step or 0, verdict.step),  # Another rank's may be ahead.
         loss=run.loss,
         tokens_total=managed.trained_tokens,

@@ -5,7 +5,6 @@ All of it merges without order (docs/adr/0027): a counter only grows, and the ne
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -16,7 +15,6 @@ from governor.core.runs.other_nodes import OtherNode
 
 # Long after a node's last word somebody else may use its machine.
 KNOWN_NS: Final = DurationNs(900 * NS_PER_S)
-_NUMBER: Final = re.compile(r"[0-9]+")
 # Five of a governor's beats. A governor that is restarted by systemd is away for less.
 SILENT_NS: Final = DurationNs(5 * NS_PER_S)
 
@@ -67,6 +65,7 @@ class Members:
     by_node: dict[str, Member] = field(default_factory=dict)
     # What each other node has charged to the run, over all launches, as far as anybody has told.
     charged: dict[str, int] = field(default_factory=dict)
+    words: dict[str, MonoNs] = field(default_factory=dict)  # When each of them spoke last, of this launch or another.
     since: MonoNs | None = None  # The first tick of this governor. Who speaks, it hears within seconds.
     ask_again: dict[str, MonoNs] = field(default_factory=dict)  # When the machine of a silent node is asked for again.
 
@@ -79,10 +78,22 @@ class Members:
     def hear(self, at: MonoNs, machine: NodeTold, told: ToldRun) -> bool:
         """Take a node's word of this launch. Whether it is a node that was not known."""
         known = self.by_node.get(machine.node)
+        if known is not None and known.machine.instance_id is not None:  # No machine changes within a launch.
+            machine = replace(machine, instance_id=known.machine.instance_id)
         if known is None and len(self.by_node) >= NODES_MAX:
             return False
         self.by_node[machine.node] = Member(replace(machine, runs=()), told, at)
         return known is None
+
+    def note_word(self, node: str, at: MonoNs) -> None:
+        """A node has spoken, of whatever run."""
+        if node in self.by_node or node in self.words:
+            self.words[node] = at
+
+    def note_end(self, node: str) -> None:
+        """Its machine was read back: it costs nothing more."""
+        if (known := self.by_node.get(node)) is not None:
+            known.told = replace(known.told, is_alive=False)
 
     def count(self, told: Iterable[tuple[str, int]], own: str) -> None:
         """Take what nodes have charged. A smaller amount is an older one."""
@@ -104,6 +115,8 @@ class Members:
         """When its governor spoke last, or when ours began. None: it speaks, or may still."""
         known = self.by_node.get(node)
         since = known.spoke_at if known is not None else self.since
+        if since is not None and node in self.words:
+            since = MonoNs(max(since, self.words[node]))
         return since if since is not None and at - since >= SILENT_NS else None
 
     def note_asked(self, node: str, again_at: MonoNs) -> None:
@@ -117,12 +130,6 @@ class Members:
     def speaks(self, node: str) -> bool:
         member = self.by_node.get(node)
         return member is not None and not member.is_silent
-
-    def named_in(self, incident_id: str) -> str | None:
-        """The node in this id of an incident, if it is one of these: RUN.NODE.NUMBER."""
-        stem, _, number = incident_id.rpartition(".")
-        its = (node for node in self.by_node if stem.endswith(f".{node}") and _NUMBER.fullmatch(number))
-        return max(its, key=len, default=None)
 
     @property
     def keep_us_waiting(self) -> bool:
@@ -235,7 +242,7 @@ def merged(before: NodePart | None, now: NodePart) -> NodePart:
         before.stopped if now.stopped is None else now.stopped or bool(before.stopped),
         before.verified if now.verified is None else now.verified or bool(before.verified),
         now.is_silent,
-        now.may_stop or before.may_stop,
+        now.may_stop,
     )
 
 
@@ -245,6 +252,6 @@ def first_id(*incident_ids: str) -> str:
 
 
 def halts(members: Members) -> list[tuple[str, ToldHalt]]:
-    """By node, in the order of their names: the halts that the other nodes tell of."""
+    """By node, in the order of their names: the halts that the other nodes tell of. One that was given up is none."""
     told = ((node, one.told.halt) for node, one in sorted(members.by_node.items()))
-    return [(node, halt) for node, halt in told if halt is not None]
+    return [(node, halt) for node, halt in told if halt is not None and halt.stage.isupper()]

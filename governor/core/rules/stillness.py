@@ -13,6 +13,8 @@ STACK_FRAMES_SHOWN: Final = 12
 # A loader's start has workers to start and buffers to fill, an epoch's order to draw. How long that takes is known once
 # it has been started twice: the first start of an attempt is often quicker, because less has been read by then.
 STARTS_MIN: Final = 2
+# For other nodes. A rule of theirs may take more of them for a start.
+FIRST_STEPS: Final = 20
 FRAME_CHARS_MAX: Final = 100  # In a sentence.
 
 
@@ -34,7 +36,12 @@ def still_since(run: Run) -> MonoNs | None:
 
 def is_excused(run: Run) -> bool:
     """Whether one of its ranks does what may take long, so that the others wait for it: anything but computing."""
-    return any(not computes(rank) for rank in judged(run))
+    return run.attempt_step < FIRST_STEPS or any(not computes(rank) or is_first_step(rank) for rank in judged(run))
+
+
+def is_first_step(rank: Rank) -> bool:
+    """Whether no step of it has ended since its phase changed: what follows an evaluation compiles again."""
+    return rank.step_at is None or rank.phase_at > rank.step_at
 
 
 def computes(rank: Rank) -> bool:

@@ -20,8 +20,9 @@ def over_nodes(managed: ManagedRun, at: MonoNs) -> dict[str, Any] | None:
     if not is_over_nodes(managed):
         return None
     rate, spent = run.spend_rate_usd_micros_per_hour, whole_usd_micros(managed, at)
+    is_priced = rate is not None and all(name in members.charged for name in members.by_node)
     return {
-        "spend_usd": spent / MICROS_PER_USD if rate is not None else None,
+        "spend_usd": spent / MICROS_PER_USD if is_priced else None,
         "spend_rate_usd_per_hour": (rate + members.rate_usd_micros_per_hour) / MICROS_PER_USD if rate else None,
         "nodes": [_row(members.charged.get(name), one, at) for name, one in sorted(members.by_node.items())],
         "left": [{"node": node, "spend_usd": usd_micros / MICROS_PER_USD} for node, usd_micros in members.left()],

@@ -32,6 +32,8 @@ def on_peer_told(node: Node, event: PeerTold) -> list[Effect]:
             "give each machine its own node.name in costgov.toml"
         )
         return [Alarm("peer_same_name", None, text)] if node.telling.note_namesake() else []
+    for one in node.runs.values():
+        one.history.members.note_word(machine.node, event.at)
     effects: list[Effect] = []
     for told in machine.runs:
         managed = node.runs.get(told.run)
@@ -73,7 +75,7 @@ def _take(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun, at:
 
 
 def join_told(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
-    """Halt here too, if another node of the launch halts: by our own table and plan, under the id that is told."""
+    """Halt here too, if another node of the launch halts: by our own table and plan."""
     told = halts(managed.history.members)
     incident = managed.incident
     if not told:
@@ -121,9 +123,6 @@ def join_obeyed(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
         text = f"{finding.text} (observe mode: would halt)"
         return [Alarm("joined", managed.run.run, text)]
     verdict = verdicts.verdict_by_hand(managed, finding, "join", "good")
-    decided_by = managed.history.members.named_in(ack.incident_id)
-    if decided_by is not None and managed.incident is None:  # Its governor has not told us yet. A rank may say any id.
-        return incidents.open_incident(node, managed, verdict, ack.at, joined=(ack.incident_id, decided_by))
     effects = verdicts.on_halt_verdict(node, managed, verdict, ack.at)
     if managed.incident is not None:
         managed.incident.obey(ack.incident_id)
@@ -147,9 +146,11 @@ def _note_parts(node: Node, managed: ManagedRun) -> list[Effect]:
 
 def go_on(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """End this node's processes, the last ones, when the other nodes are done."""
-    incident = managed.incident
-    if incident is None or incident.halt.stage is not HaltState.WAITING or managed.history.members.keep_us_waiting:
+    incident, members = managed.incident, managed.history.members
+    if incident is None or incident.halt.stage is not HaltState.WAITING or members.keep_us_waiting:
         return []
+    if members.since is None or at - members.since < SILENT_NS:
+        return []  # Whoever is there has spoken by then.
     return incidents.feed(node, managed, Fact.OTHERS_GONE, at)
 
 

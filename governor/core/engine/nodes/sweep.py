@@ -35,8 +35,10 @@ def watch(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     effects: list[Effect] = []
     begun = incident.at_of("term") or incident.opened_at
     waits_ns = members.turn_of(node.facts.node) * TURN_NS
+    speaking = {one.machine.instance_id for one in members.by_node.values() if not one.is_silent}
     for name, part in incident.nodes.items():
-        is_ours = part.may_stop and part.instance_id is not None and part.cloud == node.facts.cloud
+        is_ours = part.may_stop and part.instance_id not in (None, node.facts.instance_id, *speaking)
+        is_ours = is_ours and part.cloud == node.facts.cloud
         since = members.missing_since(name, at)
         if part.verified or not is_ours or since is None or at < members.ask_again.get(name, at):
             continue
@@ -61,6 +63,8 @@ def on_other_stopped(node: Node, seen: OtherStopped) -> list[Effect]:
     # A machine that is off has no process, whoever was there to see them end.
     part = replace(before, stopped=stopped, verified=verified, gone=before.gone or verified)
     incident.take_nodes({seen.node: part})
+    if verified:
+        managed.history.members.note_end(seen.node)
     incident.note(seen.at, node.wall(seen.at), NODE_STOPPED, node=seen.node, state=seen.reason)
     kept: list[Effect] = [incidents.persist_incident(node, managed)]
     if seen.reason != NOT_ALLOWED:

@@ -23,6 +23,9 @@ LOG_GAPS_KEPT = 64
 _RESTARTERS = frozenset({"init", "eval"})
 
 
+_LOOSE = ("eval_limit", "checkpoint_limit", "between_limit", "start_limit", "start_limit_without_beats")
+
+
 @dataclass(frozen=True, slots=True)
 class _Limit:
     """How long one rank may stand still, and why so long."""
@@ -240,15 +243,15 @@ class Hang(Trigger):
     def _elsewhere(self, run: Run, tight_ns: int | None) -> Iterator[_Limit]:
         """The limits of ranks on other nodes."""
         if excused(run.other_nodes):
-            longest = max(self._ns["eval_limit"], self._ns["checkpoint_limit"], self._ns["between_limit"])
+            longest = max(self._ns[name] for name in _LOOSE)
             yield _Limit(longest, "overdue_elsewhere", None)
         if tight_ns is not None and silent(run.other_nodes):
             yield _Limit(max(tight_ns, self._ns["silent_min"]), "node_silent", None)
 
     def _data_limit(self, ranks: list[Rank], at: MonoNs, run: Run, tight_ns: int | None) -> _Limit | None:
         """The limit while some ranks sleep in their data and all others wait for them."""
-        if tight_ns is None or run.attempt_step < self._armed_after:
-            return None
+        if tight_ns is None or run.attempt_step < self._armed_after or run.other_nodes:
+            return None  # Who sleeps on other nodes, and who waits there, is not told.
         if not all(rank.phase == "train" and self._beats(rank, at) for rank in ranks):
             return None
         sleep = None if self._state.restarted else stillness.data_sleep(ranks)

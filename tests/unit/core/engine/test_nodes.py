@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros
 from governor.core.engine.incident_json import incident_of, incident_snapshot
@@ -19,7 +20,7 @@ from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.halt.table import HaltState
 from governor.core.views.status import run_status
 from governor.wire.control_client import matching
-from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 JOB = "costgov/llama/4711.0/watch/0/0/1"
 HALT = ToldHalt(
@@ -95,13 +96,14 @@ def test_a_launch_names_its_host_once() -> None:
 # --- one verdict -----------------------------------------------------------------------------------------------
 
 
-def test_another_nodes_verdict_is_put_to_our_own_table_under_its_id() -> None:
+def test_another_nodes_verdict_is_put_to_our_own_table_and_called_as_there() -> None:
     node = member(2, 3)
     effects = play(node, told(2, halt=HALT))
     asked = [effect for effect in effects if isinstance(effect, Ask)]
-    assert [(ask.incident_id, ask.checkpoint) for ask in asked] == [("llama.node-b.1", "suspect")]
+    assert [(ask.incident_id, ask.checkpoint) for ask in asked] == [("llama.node-a.1", "suspect")]
     kept = [effect.snapshot for effect in effects if isinstance(effect, PersistIncident)][-1]
-    assert (kept["decided_by"], kept["trigger"], kept["reason"]) == ("node-b", "nonfinite", "loss_nan")
+    assert (kept["called"], kept["decided_by"]) == ("llama.node-b.1", "node-b")
+    assert (kept["trigger"], kept["reason"]) == ("nonfinite", "loss_nan")
     assert [(part["node"], part["stage"]) for part in kept["nodes"]] == [("node-a", "ASKED"), ("node-b", "ASKED")]
     assert not [effect for effect in play(node, told(2.1, halt=HALT)) if isinstance(effect, Ask)], "told again"
 
@@ -143,19 +145,14 @@ def test_two_nodes_that_decide_at_once_call_the_halt_alike() -> None:
     assert incident.called == "llama.node-a.1"
 
 
-def test_an_ack_tells_of_a_known_nodes_halt_before_its_governor_does() -> None:
+def test_no_rank_and_no_peer_gives_a_halt_here_its_id() -> None:
+    """Else a stranger could take the place of somebody's halt: ids are easily guessed."""
     node = member(2, 3)
-    play(node, told(1.5))
-    ack = Ack(at(2), hello(2).connection, "llama", 2, 1, "llama.node-b.4", "received", exit_after=True)
-    play(node, ack)
-    incident = node.runs["llama"].incident
-    assert incident is not None
-    assert (incident.incident_id, incident.decided_by) == ("llama.node-b.4", "node-b")
-    stranger = member(2, 3)
-    play(stranger, replace(ack, incident_id="llama.nobody.4"))
-    invented = stranger.runs["llama"].incident
-    assert invented is not None
-    assert invented.incident_id == "llama.node-a.1", "a rank may say any id"
+    play(node, told(2, halt=HALT))
+    stranger = hello(0, 2, run="mal", attempt="m1", world_size=1, peer=peer(900, uid=1001), connection=ConnectionId(9))
+    ack = Ack(at(2), ConnectionId(9), "mal", 0, 1, "llama.node-a.1", "received", exit_after=True)
+    play(node, stranger, ack)
+    assert node.incidents == {"llama.node-a.1": "llama", "mal.node-a.1": "mal"}
 
 
 # --- the node of rank 0 goes last --------------------------------------------------------------------------------
@@ -163,15 +160,15 @@ def test_an_ack_tells_of_a_known_nodes_halt_before_its_governor_does() -> None:
 
 def halting(*ranks: int) -> Node:
     node = member(*ranks)
-    play(node, told(2), OperatorHalt(at(2), "llama", "enough", 0, is_unsaved=True))
+    play(node, told(8), OperatorHalt(at(8), "llama", "enough", 0, is_unsaved=True))
     return node
 
 
 def test_the_node_of_rank_0_ends_its_processes_when_the_others_have_ended_theirs() -> None:
     node = halting(0, 1)
     assert stage_of(node) is HaltState.WAITING
-    assert not [e for e in play(node, told(3, halt=HALT), tick(3)) if isinstance(e, Term)]
-    assert [e for e in play(node, told(4, halt=replace(HALT, gone=True))) if isinstance(e, Term)]
+    assert not [e for e in play(node, told(9, halt=HALT), tick(9)) if isinstance(e, Term)]
+    assert [e for e in play(node, told(10, halt=replace(HALT, gone=True))) if isinstance(e, Term)]
 
 
 def test_any_other_node_does_not_wait() -> None:
@@ -180,8 +177,8 @@ def test_any_other_node_does_not_wait() -> None:
 
 def test_a_silent_node_is_waited_for_no_longer_than_five_seconds() -> None:
     node = halting(0, 1)
-    assert not [e for e in play(node, tick(6.75)) if isinstance(e, Term)]
-    effects = play(node, tick(7))
+    assert not [e for e in play(node, tick(12.75)) if isinstance(e, Term)]
+    effects = play(node, tick(13))
     assert [e for e in effects if isinstance(e, Term)]
     assert [e.name for e in effects if isinstance(e, Alarm)] == ["peer_silent"]
     kept = [e.snapshot for e in effects if isinstance(e, PersistIncident)][-1]
@@ -193,20 +190,20 @@ def test_nodes_that_go_on_for_ever_are_not_waited_for_for_ever() -> None:
     incident = node.runs["llama"].incident
     assert incident is not None
     plan = incident.plan
-    limit = 2 + (plan.term_grace_ns + plan.kill_grace_ns) / NS_PER_S + 5
-    for second in range(3, round(limit)):
+    limit = 8 + (plan.term_grace_ns + plan.kill_grace_ns) / NS_PER_S + 5
+    for second in range(9, round(limit)):
         assert not [e for e in play(node, told(second, halt=HALT), tick(second)) if isinstance(e, Term)]
     assert [e for e in play(node, told(limit, halt=HALT), tick(limit + 0.25)) if isinstance(e, Term)]
 
 
 def test_a_part_that_was_seen_stays_seen() -> None:
     node = halting(0, 1)
-    play(node, told(3, halt=replace(HALT, gone=True, stopped=True)), told(4, halt=replace(HALT, stage="TERMED")))
+    play(node, told(9, halt=replace(HALT, gone=True, stopped=True)), told(10, halt=replace(HALT, stage="TERMED")))
     incident = node.runs["llama"].incident
     assert incident is not None
     part = incident.nodes["node-b"]
     assert (part.stage, part.gone, part.stopped) == ("TERMED", True, True)
-    play(node, ProcessesSeen(at(5), incident.incident_id, ()))
+    play(node, ProcessesSeen(at(11), incident.incident_id, ()))
     own = incident.own_part("node-a", "aws", "i-1")
     assert (own.gone, own.stopped, own.verified) == (True, False, False)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import NS_PER_S
+from governor.core.base.units import NS_PER_S, BootNs, WallNs
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm, Ask, StopOther, Term
-from governor.core.events.inputs import Beat, ProcessesSeen
+from governor.core.engine.node_journal import run_snapshot
+from governor.core.engine.resume import restore_incidents, restore_runs
+from governor.core.events.effects import Alarm, Ask, StopOther, TellPeers, Term
+from governor.core.events.inputs import Beat, Bye, Disconnected, PhaseChange, ProcessesSeen
 from governor.core.events.operators import OperatorHalt
-from governor.core.events.peers import OtherStopped, PeerTold
+from governor.core.events.peers import OtherStopped, PeerTold, ToldRun
 from governor.core.halt.table import HaltState
 from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
@@ -136,3 +141,85 @@ def test_who_may_not_stop_it_says_so_once() -> None:
     refused = OtherStopped(at(8), incident.incident_id, "node-b", stopped=False, verified=False, reason="not_allowed")
     assert [e.name for e in play(node, refused) if isinstance(e, Alarm)] == ["peer_stays_billed"]
     assert [name for _, name in stops_at(node, 30, 60)] == ["node-c", "node-c"]
+
+
+def test_the_last_word_on_a_machine_counts_and_a_node_that_speaks_of_another_launch_is_not_silent() -> None:
+    """Somebody else has come to node-b since; node-c trains something else."""
+    node = ended(2, 3, until_s=3)
+    play(node, told(3, may_stop=False), told(3, "node-c", may_stop=True))
+    for second in range(4, 30):
+        play(node, told(second, "node-c", job="the next launch", may_stop=True))
+        assert not stops_at(node, second)
+
+
+def test_no_machine_is_stopped_that_is_ours_or_that_speaks() -> None:
+    """A node that was taken over says that it runs on somebody else's instance."""
+    node = member(2, 3)
+    machines = {"node-b": "i-1", "node-c": "i-node-d"}  # Ours, and node-d's.
+    for name, instance in machines.items():
+        lied = told(2, name, may_stop=True)
+        play(node, replace(lied, told=replace(lied.told, instance_id=instance)))
+    play(node, OperatorHalt(at(2), "llama", "enough", 0, is_unsaved=True))
+    for second in range(3, 40):
+        play(node, told(second, "node-d"))
+        assert not stops_at(node, second)
+
+
+def test_a_machine_that_was_read_back_costs_nothing_more() -> None:
+    node = ended(2, 3)
+    stops_at(node, 7)
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    play(node, OtherStopped(at(8), incident.incident_id, "node-b", stopped=True, verified=True, reason="stopped"))
+    play(node, OtherStopped(at(8), incident.incident_id, "node-c", stopped=True, verified=True, reason="stopped"))
+    members = node.runs["llama"].history.members
+    assert members.charged_usd_micros(at(9)) == members.charged_usd_micros(at(3609))
+
+
+# --- what this node tells of its own ranks -----------------------------------------------------------------------
+
+
+def says(node: Node, when: float) -> ToldRun:
+    messages = [effect.told for effect in play(node, tick(when)) if isinstance(effect, TellPeers)]
+    return messages[-1].runs[0]
+
+
+def test_it_tells_for_how_long_its_ranks_stand_and_whether_they_may_take_long() -> None:
+    node = standing()
+    for rank in (2, 3):
+        play(node, Beat(at(33), ConnectionId(rank + 1), "llama", rank, 30, "train", at(29), in_step=True))
+    told_run = says(node, 35)
+    assert (told_run.ranks, told_run.still_ns, told_run.is_excused) == (2, 2 * NS_PER_S, False)
+    play(node, PhaseChange(at(36), ConnectionId(3), "llama", 2, "eval"))
+    assert says(node, 37).is_excused
+    play(node, PhaseChange(at(38), ConnectionId(3), "llama", 2, "train"))
+    play(node, Beat(at(39), ConnectionId(3), "llama", 2, 32, "train", at(38), in_step=True))
+    assert says(node, 40).is_excused, "the first step behind an evaluation compiles again"
+
+
+def test_a_rank_that_is_lost_or_has_said_bye_is_not_spoken_for() -> None:
+    node = standing()
+    play(node, Disconnected(at(31), ConnectionId(3)))
+    assert says(node, 35).ranks == 1
+    play(node, Bye(at(36), ConnectionId(4), "llama", 3, 1))
+    assert says(node, 37).ranks == 0
+
+
+def test_in_observe_mode_no_machine_is_anybodys_to_stop() -> None:
+    assert says(member(2, 3), 5).may_stop
+    assert not says(member(2, 3, observe=True), 5).may_stop
+
+
+def test_a_governor_that_begins_again_while_it_waits_for_the_others_waits_on() -> None:
+    node = member(0, 1)
+    play(node, tick(7), told(8), OperatorHalt(at(8), "llama", "enough", 0, is_unsaved=True))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.halt.stage is HaltState.WAITING
+    kept = json.loads(json.dumps(incident_snapshot(node, incident)))
+    row = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(8))))
+    again = make_node(boot=10, has_peers=True)
+    restore_runs(again, [row], BootNs(at(10)), at(10))
+    restore_incidents(again, [kept], at(10), WallNs(at(10)))
+    assert not [e for e in play(again, tick(10), tick(14)) if isinstance(e, Term)]
+    assert [e for e in play(again, tick(15)) if isinstance(e, Term)], "nobody has spoken in five seconds"

@@ -42,6 +42,7 @@ class _Known:
     added_ns: int
     answered_ns: int | None = None
     nonce: bytes = b""
+    usable_ns: int = NONCE_USABLE_NS
     node: str = ""
 
     @property
@@ -96,12 +97,14 @@ class Addresses:
             if not ip.is_link_local and (is_here or not ip.is_loopback):
                 self.add(address, Source.TOLD, now_ns)
 
-    def answered(self, address: Address, node: str, nonce: bytes, now_ns: int) -> None:
-        """A signed message of now came from there, and gave this number out."""
+    def answered(
+        self, address: Address, node: str, nonce: bytes, now_ns: int, usable_ns: int = NONCE_USABLE_NS
+    ) -> None:
+        """A signed message of now came from there, and gave this number out. It may be repeated for so long."""
         self.add(address, Source.ANSWERED, now_ns)
         known = self._known.get(address)
         if known is not None:
-            known.answered_ns, known.nonce, known.node = now_ns, nonce, node
+            known.answered_ns, known.nonce, known.node, known.usable_ns = now_ns, nonce, node, usable_ns
 
     def forget(self, now_ns: int) -> None:
         """Drop those that nobody has answered from for an hour."""
@@ -118,7 +121,7 @@ class Addresses:
         usable: list[tuple[Address, bytes]] = []
         silent: list[Address] = []
         for address, known in self._known.items():
-            if known.answered_ns is not None and now_ns - known.answered_ns <= NONCE_USABLE_NS:
+            if known.answered_ns is not None and now_ns - known.answered_ns <= known.usable_ns:
                 usable.append((address, known.nonce))
             else:
                 silent.append(address)

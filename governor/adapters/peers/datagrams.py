@@ -13,6 +13,7 @@ from governor.adapters.peers.addresses import Addresses, Source, rotated
 from governor.adapters.peers.envelope import (
     EPOCH_BYTES,
     NO_ECHO,
+    USABLE_BEATS,
     Address,
     Answers,
     Message,
@@ -27,7 +28,7 @@ from governor.adapters.peers.envelope import (
 from governor.adapters.peers.lookups import Lookups, Resolver, address, address_of, resolve
 from governor.adapters.peers.udp import bound, is_anywhere, is_local, place_of
 from governor.core.base.units import NS_PER_S, BootNs
-from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, NodeTold
+from governor.core.events.peers import BEAT_NS, NODE_BYTES_MAX, NODES_MAX, NodeTold
 from governor.ports import Clock
 from governor.settings.peers import PEERS_PORT, HostPort, read_host
 from governor.wire.fleet.told import DATAGRAM_BYTES_MAX, body, parts, read
@@ -73,6 +74,7 @@ class UdpPeers:
         self._looked_up_ns: int | None = None
         self._met: dict[HostPort, int] = {}
         self._beat = b""
+        self._beat_ns = BEAT_NS
         self._bodies: list[bytes] = []
         self._turn = 0
         self._received = self._sent = 0
@@ -115,12 +117,13 @@ class UdpPeers:
             strangers -= not is_fresh
             if not self._counts(data, message, source, now, is_fresh=is_fresh, has_turn=strangers >= 0):
                 continue
-            self._addresses.answered(source, message.node, message.nonce, now)
+            told = self._read(message) if message.body.strip() else []
+            usable_ns = USABLE_BEATS * (told[0].beat_ns if told else BEAT_NS)
+            self._addresses.answered(source, message.node, message.nonce, now, usable_ns)
             self._addresses.add_told(unpacked(message.told), source, now)
             if message.is_answer and resends > 0:
                 resends -= self._tell_again(source, message.nonce, now)
-            if message.body.strip():
-                found += self._read(message)
+            found += told
         return found
 
     def _parsed(self, data: bytes) -> Message | None:
@@ -148,7 +151,8 @@ class UdpPeers:
             if not message.is_answer and self._answers.may(source, now):
                 self._answer(source, message, len(data), now)
         else:
-            reason = self._senders.admit(message.node, message.epoch, message.seq, now)
+            counts_ns = self._nonces.counts_ns(now)
+            reason = self._senders.admit(message.node, message.epoch, message.seq, now, counts_ns)
         if reason is not None:
             self._refused[reason] += 1
         return reason is None
@@ -174,6 +178,7 @@ class UdpPeers:
         now = self._clock.boot()
         self._take_names(now)
         self._addresses.forget(now)
+        self._beat_ns = told.beat_ns
         self._beat = self._fitting(replace(told, runs=()))
         halts: list[bytes] = []
         calm: list[bytes] = []
@@ -222,7 +227,7 @@ class UdpPeers:
 
     def _unsigned(self, content: bytes, told_on: bytes, now: BootNs, *, is_answer: bool = False) -> Unsigned:
         self._seq += 1
-        nonce = self._nonces.current(now)
+        nonce = self._nonces.current(now, self._beat_ns)
         message = Message(self._node, self._epoch, self._seq, nonce, NO_ECHO, is_answer, told_on, content)
         return Unsigned(message, is_padded=not is_answer)
 

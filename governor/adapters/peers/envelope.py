@@ -13,14 +13,13 @@ import hashlib
 import hmac
 import ipaddress
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from governor.core.base.units import NS_PER_S
-from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX
+from governor.core.events.peers import BEAT_NS, NODE_BYTES_MAX, NODES_MAX
 from governor.wire.fleet.told import DATAGRAM_BYTES_MAX
 
 MAGIC: Final = b"cgv"
@@ -37,9 +36,12 @@ CONTACT_BYTES: Final = 512
 _ANSWER: Final = 1  # Flag: it answers a message that was signed and not of now.
 
 NONCE_GIVEN_NS: Final = NS_PER_S  # So long one number is given out.
-NONCE_COUNTS_NS: Final = 6 * NS_PER_S  # So long after that it counts.
-# So long after it was heard, a number may be repeated: it counts when it arrives, a second on the way included.
-NONCE_USABLE_NS: Final = 5 * NS_PER_S
+COUNTS_BEATS: Final = 6  # So many of its giver's beats after that it counts.
+NONCE_COUNTS_NS: Final = COUNTS_BEATS * BEAT_NS
+# So long after it was heard, a number may be repeated: it counts when it arrives, a second on the way included. The
+# message that gave it has told the beat.
+USABLE_BEATS: Final = 5
+NONCE_USABLE_NS: Final = USABLE_BEATS * BEAT_NS
 # An earlier start of a sender is not believed again while a recorded message of it could count.
 _CLOSED_NS: Final = NONCE_GIVEN_NS + NONCE_COUNTS_NS
 _STARTS_REMEMBERED_MAX: Final = 16  # A governor that starts oftener within these seconds is not heard.
@@ -149,25 +151,31 @@ def unpacked(told: bytes) -> list[Address]:
 
 
 class Nonces:
-    """The numbers that we give out: one a second, and each counts for six more."""
+    """The numbers that we give out: one a second, and each counts for six of our beats more."""
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
         self._random_bytes = random_bytes
-        self._given: deque[tuple[int, bytes]] = deque()  # Newest last.
+        self._given_ns: int | None = None
+        self._newest = b""
+        self._until: dict[bytes, int] = {}
+        self._last_until = 0
 
-    def current(self, now_ns: int) -> bytes:
-        if not self._given or now_ns - self._given[-1][0] >= NONCE_GIVEN_NS:
-            self._given.append((now_ns, self._random_bytes(NONCE_BYTES)))
-            self._forget(now_ns)
-        return self._given[-1][1]
+    def current(self, now_ns: int, beat_ns: int = BEAT_NS) -> bytes:
+        """The number to give out now, in a message that tells this beat."""
+        if self._given_ns is None or now_ns - self._given_ns >= NONCE_GIVEN_NS:
+            self._given_ns, self._newest = now_ns, self._random_bytes(NONCE_BYTES)
+            self._until = {nonce: until for nonce, until in self._until.items() if now_ns <= until}
+        until = self._given_ns + NONCE_GIVEN_NS + COUNTS_BEATS * beat_ns
+        self._until[self._newest] = max(until, self._until.get(self._newest, 0))
+        self._last_until = max(until, self._last_until)
+        return self._newest
 
     def is_fresh(self, echo: bytes, now_ns: int) -> bool:
-        self._forget(now_ns)
-        return any(echo == nonce for _, nonce in self._given)
+        return now_ns <= self._until.get(echo, -1)
 
-    def _forget(self, now_ns: int) -> None:
-        while self._given and now_ns - self._given[0][0] > NONCE_GIVEN_NS + NONCE_COUNTS_NS:
-            self._given.popleft()
+    def counts_ns(self, now_ns: int) -> int:
+        """So long from now a message that was recorded until now could count, at most."""
+        return max(_CLOSED_NS, self._last_until - now_ns)
 
 
 @dataclass(slots=True)
@@ -175,7 +183,7 @@ class _Sender:
     epoch: bytes
     seq: int
     last_ns: int
-    closed: dict[bytes, int] = field(default_factory=dict)  # Earlier starts, and when the next one came.
+    closed: dict[bytes, int] = field(default_factory=dict)  # Earlier starts, and until when they are.
 
 
 class Senders:
@@ -189,34 +197,34 @@ class Senders:
         self._most = most
         self._by_node: dict[str, _Sender] = {}  # Who was silent for longest is first.
 
-    def admit(self, node: str, epoch: bytes, seq: int, now_ns: int) -> str | None:
-        """Note a message that is signed and of now. The reason, if it does not count."""
+    def admit(self, node: str, epoch: bytes, seq: int, now_ns: int, counts_ns: int = _CLOSED_NS) -> str | None:
+        """Note a message that is signed and of now. The reason, if it does not count. `counts_ns`: Nonces.counts_ns."""
         known = self._by_node.get(node)
         if known is None:
-            if not self._has_room(now_ns):
+            if not self._has_room(now_ns, counts_ns):
                 return "too_many"
             known = _Sender(epoch, seq, now_ns)
         elif known.epoch == epoch:
             if seq <= known.seq:
                 return "again_or_late"
-        elif now_ns - known.closed.get(epoch, now_ns - _CLOSED_NS - 1) <= _CLOSED_NS:
+        elif now_ns <= known.closed.get(epoch, now_ns - 1):
             return "earlier_start"
         else:
-            known.closed = {one: at for one, at in known.closed.items() if now_ns - at <= _CLOSED_NS}
+            known.closed = {one: until for one, until in known.closed.items() if now_ns <= until}
             if len(known.closed) >= _STARTS_REMEMBERED_MAX:
                 return "too_many"
-            known.closed[known.epoch] = now_ns
+            known.closed[known.epoch] = now_ns + counts_ns
             known.epoch = epoch
         known.seq, known.last_ns = seq, now_ns
         self._by_node.pop(node, None)
         self._by_node[node] = known
         return None
 
-    def _has_room(self, now_ns: int) -> bool:
+    def _has_room(self, now_ns: int, counts_ns: int) -> bool:
         if len(self._by_node) < self._most:
             return True
         oldest = next(iter(self._by_node))
-        if now_ns - self._by_node[oldest].last_ns <= _CLOSED_NS:
+        if now_ns - self._by_node[oldest].last_ns <= counts_ns:
             return False
         del self._by_node[oldest]
         return True

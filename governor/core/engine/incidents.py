@@ -54,14 +54,12 @@ def open_incident(
 ) -> list[Effect]:  # fmt: skip
     """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed.
 
-    `joined`: the id by which another node calls this halt, and that node. Here it has an id of our own: what others
-    say is no key, or a stranger could take the place of somebody's halt.
+    `joined`: how another node calls this halt, and that node. It is no key here: ids are easily guessed.
     """
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
     charge_verdict(node, managed, verdict.trigger, at)
     incident_id, _ = node.next_incident_id(run.run, managed.history.incidents_total)  # `number_of` reads it back.
-    called, decided_by = joined if joined is not None else ("", "")
     plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     managed.history.note_halt(wall := node.wall(at))
     incident = Incident(
@@ -83,8 +81,8 @@ def open_incident(
         job=job_ended_by(plan, node.facts, run),
         operator_uid=operator_uid,
         wanted=verdict.checkpoint,
-        decided_by=decided_by,
-        known_as=called,
+        known_as=(joined or ("", ""))[0],
+        decided_by=(joined or ("", ""))[1],
         step=run.step if verdict.step is None else max(run.step or 0, verdict.step),  # Another rank's may be ahead.
         loss=run.loss,
         tokens_total=managed.trained_tokens,

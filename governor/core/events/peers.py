@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from governor.core.base.units import MonoNs
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 
 # Of one message. A node runs a handful, and one datagram carries one run.
 RUNS_TOLD_MAX: Final = 16
 # Nodes of one run. Their counters of money are told on when they have left.
 NODES_MAX: Final = 1_024
+# So many nodes of a run tell each other of it once a second. More tell it less often, so that no governor hears more
+# than that many messages a second. A halt is told at once, and each second while it lasts.
+NODES_AT_FULL_PACE: Final = 64
+BEAT_NS: Final = NS_PER_S
+BEAT_NS_MAX: Final = BEAT_NS * NODES_MAX // NODES_AT_FULL_PACE
 # Of a node's name, in UTF-8: as long as a name in DNS. A halt with two of them fits into a datagram.
 NODE_BYTES_MAX: Final = 253
+
+
+def beat_of(nodes: int) -> DurationNs:
+    """How often each of so many nodes of a run tells of it."""
+    return DurationNs(min(BEAT_NS_MAX, max(BEAT_NS, BEAT_NS * nodes // NODES_AT_FULL_PACE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,7 @@ class NodeTold:
     instance_id: str | None = None
     region: str | None = None
     runs: tuple[ToldRun, ...] = ()
+    beat_ns: DurationNs = DurationNs(BEAT_NS)  # When the sender's next message follows at the latest.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros
-from governor.core.events.peers import NODES_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.events.peers import BEAT_NS, NODES_MAX, NodeTold, ToldHalt, ToldRun
 from governor.core.runs.other_nodes import OtherNode
 
 # Long after a node's last word somebody else may use its machine.
 KNOWN_NS: Final = DurationNs(900 * NS_PER_S)
-# Five of a governor's beats. A governor that is restarted by systemd is away for less.
-SILENT_NS: Final = DurationNs(5 * NS_PER_S)
+# Five of the beats that a node has told. A governor that is restarted by systemd is away for less.
+SILENT_BEATS: Final = 5
+# Of a node that beats each second, as all do in a halt.
+SILENT_NS: Final = DurationNs(SILENT_BEATS * BEAT_NS)
 
 
 @dataclass(slots=True)
 class Telling:
     """What we tell the governors of our runs' other nodes: when it is due, and whether it must not wait."""
 
-    next_at: MonoNs = MonoNs(0)
+    told_at: MonoNs | None = None
+    beat_ns: DurationNs = DurationNs(BEAT_NS)  # As was told then: our next message follows within it.
     is_due: bool = False
     has_namesake: bool = False  # Another machine's governor calls itself as we do. It is reported once.
 
@@ -31,9 +34,17 @@ class Telling:
         """Something has changed that must not wait for the next beat."""
         self.is_due = True
 
-    def note(self, next_at: MonoNs) -> None:
-        """All is told. The next message is due then."""
-        self.next_at, self.is_due = next_at, False
+    def note(self, at: MonoNs, beat_ns: DurationNs) -> None:
+        """All is told."""
+        self.told_at, self.beat_ns, self.is_due = at, beat_ns, False
+
+    def may_be_due(self, at: MonoNs) -> bool:
+        """False: it is due at no beat that there is."""
+        return self.is_due_after(DurationNs(BEAT_NS), at)
+
+    def is_due_after(self, beat_ns: DurationNs, at: MonoNs) -> bool:
+        """Whether it is due: at this beat, or at the one that was told."""
+        return self.is_due or self.told_at is None or at - self.told_at >= min(beat_ns, self.beat_ns)
 
     def note_namesake(self) -> bool:
         """Whether it is news that somebody has our name."""
@@ -50,6 +61,13 @@ class Member:
     spoke_at: MonoNs
     is_silent: bool = False  # As the last tick has seen it.
     is_long_silent: bool = False  # Somebody else may use its machine by now.
+
+    def silent_at(self, halted_at: MonoNs | None = None) -> MonoNs:
+        """From when on it counts as silent if nothing more is heard. `halted_at`: see Members.fall_silent."""
+        by_beats = self.spoke_at + SILENT_BEATS * self.machine.beat_ns
+        if halted_at is None or self.is_done:
+            return MonoNs(by_beats)
+        return MonoNs(min(by_beats, max(self.spoke_at, halted_at) + SILENT_NS))
 
     @property
     def is_done(self) -> bool:
@@ -90,7 +108,7 @@ class Members:
         if node in self.by_node or node in self.words:
             self.words[node] = at
 
-    def note_end(self, node: str) -> None:
+    def note_read_back(self, node: str) -> None:
         """Its machine was read back: it costs nothing more."""
         if (known := self.by_node.get(node)) is not None:
             known.told = replace(known.told, is_alive=False)
@@ -101,12 +119,15 @@ class Members:
             if node != own and (node in self.charged or len(self.charged) < NODES_MAX):
                 self.charged[node] = max(usd_micros, self.charged.get(node, 0))
 
-    def fall_silent(self, at: MonoNs) -> list[Member]:
-        """Note who has not been heard for too long. Return those of whom this is new."""
+    def fall_silent(self, at: MonoNs, halted_at: MonoNs | None = None) -> list[Member]:
+        """Note who has not been heard for too long. Return those of whom this is new.
+
+        `halted_at`: since then the run is halted, and whoever has processes of it left tells so each second.
+        """
         self.since = at if self.since is None else self.since
         for one in self.by_node.values():
             one.is_long_silent = at - one.spoke_at >= KNOWN_NS
-        fallen = [one for one in self.by_node.values() if not one.is_silent and at - one.spoke_at >= SILENT_NS]
+        fallen = [one for one in self.by_node.values() if not one.is_silent and at >= one.silent_at(halted_at)]
         for one in fallen:
             one.is_silent = True
         return fallen
@@ -117,7 +138,8 @@ class Members:
         since = known.spoke_at if known is not None else self.since
         if since is not None and node in self.words:
             since = MonoNs(max(since, self.words[node]))
-        return since if since is not None and at - since >= SILENT_NS else None
+        speaks = known is not None and not known.is_silent
+        return since if since is not None and not speaks and at - since >= SILENT_NS else None
 
     def note_asked(self, node: str, again_at: MonoNs) -> None:
         """Its machine was asked for. Ask again then."""
@@ -151,8 +173,12 @@ class Members:
         )
 
     def charged_usd_micros(self, at: MonoNs) -> UsdMicros:
-        """What the other nodes have charged, and what a silent one that had not ended may have charged since."""
-        since = (_since(one, at) for one in self.by_node.values() if one.is_silent and one.told.is_alive)
+        """What the other nodes have charged, and what one that had not ended may have charged since it spoke.
+
+        Of a node that speaks each second that is too little to count.
+        """
+        late = (one for one in self.by_node.values() if one.is_silent or one.machine.beat_ns > BEAT_NS)
+        since = (_since(one, at) for one in late if one.told.is_alive)
         return UsdMicros(sum(self.charged.values()) + sum(since))
 
     @property

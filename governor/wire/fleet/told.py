@@ -13,8 +13,17 @@ from typing import Any, Final, TypeGuard, cast
 
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.printable import printable, storable
-from governor.core.base.units import COUNT_MAX
-from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.base.units import COUNT_MAX, NS_PER_MS, DurationNs
+from governor.core.events.peers import (
+    BEAT_NS,
+    BEAT_NS_MAX,
+    NODE_BYTES_MAX,
+    NODES_MAX,
+    RUNS_TOLD_MAX,
+    NodeTold,
+    ToldHalt,
+    ToldRun,
+)
 from governor.wire.frames import WORLD_SIZE_MAX
 from trainer_shim.wire import CHECKPOINT_KINDS
 
@@ -51,6 +60,8 @@ def body(part: NodeTold) -> bytes:
     ValueError: a name of the node or of its run is none that others would take.
     """
     document: dict[str, Any] = {name: getattr(part, name) for name in _COMMON}
+    if part.beat_ns != BEAT_NS:
+        document["beat_ms"] = part.beat_ns // NS_PER_MS
     if part.runs:
         run = _run_document(part.runs[0])
         document["run"] = run
@@ -149,7 +160,15 @@ def _node(document: dict[str, Any]) -> NodeTold:
         instance_id=_text_or_none(document, "instance_id", _INSTANCE_BYTES_MAX),
         region=_text_or_none(document, "region", WORD_BYTES_MAX),
         runs=() if run is None else (_run(run),),
+        beat_ns=_beat_ns(document),
     )
+
+
+def _beat_ns(document: dict[str, Any]) -> DurationNs:
+    """An older governor tells none, and beats each second. No word makes a node's silence longer than our longest."""
+    if "beat_ms" not in document:
+        return DurationNs(BEAT_NS)
+    return DurationNs(max(BEAT_NS, min(BEAT_NS_MAX, _count(document, "beat_ms", COUNT_MAX) * NS_PER_MS)))
 
 
 def _run(found: dict[str, Any]) -> ToldRun:

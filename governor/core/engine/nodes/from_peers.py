@@ -6,7 +6,7 @@ from typing import Final
 
 from governor.core.base.findings import Finding, Reading
 from governor.core.base.policy import Mode
-from governor.core.base.units import MonoNs, format_duration
+from governor.core.base.units import DurationNs, MonoNs, format_duration
 from governor.core.engine import incidents, verdicts
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
@@ -163,13 +163,19 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     for managed in node.runs.values():
         members = managed.history.members
         members.begin(managed.run.job or "")
-        for member in members.fall_silent(at):
+        for member in members.fall_silent(at, _halted_at(managed)):
             effects += _tell_silent(node, managed, members, member, at)
         if members.by_node or managed.run.other_nodes:
             managed.run.set_other_nodes(members.others())
         effects += go_on(node, managed, at)
         effects += sweep.watch(node, managed, at)
     return effects
+
+
+def _halted_at(managed: ManagedRun) -> MonoNs | None:
+    """Since when the run's nodes tell of it each second: those that have heard of its halt."""
+    incident = managed.incident
+    return incident.opened_at if incident is not None and not incident.is_closed else None
 
 
 def _tell_silent(node: Node, managed: ManagedRun, members: Members, member: Member, at: MonoNs) -> list[Effect]:
@@ -183,9 +189,10 @@ def _tell_silent(node: Node, managed: ManagedRun, members: Members, member: Memb
         noted = [incidents.persist_incident(node, managed)]
     if member.is_done:
         return noted
+    unheard = DurationNs(member.silent_at(_halted_at(managed)) - member.spoke_at)
     which = f"{member.machine.cloud} instance {member.machine.instance_id}" if member.machine.instance_id else "machine"
     text = (
-        f"nothing heard of node {name} ({which}) of run {managed.run.run} for {format_duration(SILENT_NS)}: it is cut "
+        f"nothing heard of node {name} ({which}) of run {managed.run.run} for {format_duration(unheard)}: it is cut "
         f"off, frozen or dead; its last step was {member.told.step}; {len(members.by_node)} other nodes are known"
     )
     return [*noted, Alarm("peer_silent", managed.run.run, text)]

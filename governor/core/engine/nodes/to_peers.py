@@ -1,21 +1,21 @@
-"""What we tell the governors of a run's other nodes: all that this node knows, once a second and as a halt moves."""
+"""What we tell the governors of a run's other nodes: all that this node knows, by beats and as a halt moves."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.engine.halt_plan import stop_target
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import last_rate
 from governor.core.engine.node import Node
 from governor.core.events.effects import Effect, TellPeers
-from governor.core.events.peers import RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.events.peers import BEAT_NS, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun, beat_of
+from governor.core.fleet.members import halts
 from governor.core.halt.incident import Incident
 from governor.core.halt.table import StopTarget
 from governor.core.rules import stillness
 
-BEAT_NS: Final = NS_PER_S
 # Behind its end a halt is told for so long: a node that was cut off hears of it when it is heard again.
 ENDED_TOLD_NS: Final = 3_600 * NS_PER_S
 
@@ -23,16 +23,33 @@ ENDED_TOLD_NS: Final = 3_600 * NS_PER_S
 def beat(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick and behind each event: our message, if it is due."""
     if not node.facts.has_peers:
-        node.telling.note(at)  # There is nobody to tell.
+        node.telling.note(at, DurationNs(BEAT_NS))  # There is nobody to tell.
         return []
-    if not node.telling.is_due and at < node.telling.next_at:
+    if not node.telling.may_be_due(at):
         return []
-    node.telling.note(MonoNs(at + BEAT_NS))
     runs = [managed for managed in node.runs.values() if has_others(managed) and _is_told(managed, at)]
+    beat_ns = _beat_ns(runs)
+    if not node.telling.is_due_after(beat_ns, at):
+        return []
+    node.telling.note(at, beat_ns)
     if not runs:
         return []
     runs.sort(key=lambda managed: (managed.incident is None or managed.incident.is_closed, managed.run.run))
-    return [TellPeers(message(node, runs[:RUNS_TOLD_MAX], at))]
+    return [TellPeers(message(node, runs[:RUNS_TOLD_MAX], at, beat_ns))]
+
+
+def _beat_ns(runs: list[ManagedRun]) -> DurationNs:
+    """One for all runs: that of the run with the most nodes, or each second while any of them is halted."""
+    if any(_is_halting(managed) for managed in runs):
+        return DurationNs(BEAT_NS)
+    return beat_of(1 + max((len(managed.history.members.by_node) for managed in runs), default=0))
+
+
+def _is_halting(managed: ManagedRun) -> bool:
+    """Here, or elsewhere while it lives here: in observe mode too, or the others would take us for silent."""
+    if managed.incident is not None and not managed.incident.is_closed:
+        return True
+    return managed.run.alive and bool(halts(managed.history.members))
 
 
 def has_others(managed: ManagedRun) -> bool:
@@ -46,10 +63,10 @@ def _is_told(managed: ManagedRun, at: MonoNs) -> bool:
     return ended is None or at - ended < ENDED_TOLD_NS
 
 
-def message(node: Node, runs: list[ManagedRun], at: MonoNs) -> NodeTold:
+def message(node: Node, runs: list[ManagedRun], at: MonoNs, beat_ns: DurationNs) -> NodeTold:
     facts = node.facts
     told = tuple(_told_run(node, managed, at) for managed in runs)
-    return NodeTold(facts.node, facts.boot_id, facts.cloud, facts.instance_id, facts.region, told)
+    return NodeTold(facts.node, facts.boot_id, facts.cloud, facts.instance_id, facts.region, told, beat_ns)
 
 
 def _told_run(node: Node, managed: ManagedRun, at: MonoNs) -> ToldRun:

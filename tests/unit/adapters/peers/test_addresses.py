@@ -56,6 +56,8 @@ def test_whose_number_is_still_worth_something() -> None:
     addresses.answered(at(1), "node-a", NONCE, 0)
     assert addresses.split(NONCE_USABLE_NS) == ([(at(1), NONCE)], [])
     assert addresses.split(NONCE_USABLE_NS + 1) == ([], [at(1)])
+    addresses.answered(at(1), "node-a", NONCE, 0, usable_ns=4 * NONCE_USABLE_NS)
+    assert addresses.split(4 * NONCE_USABLE_NS) == ([(at(1), NONCE)], []), "it beats less often"
 
 
 def test_others_are_told_of_who_answered_just_now_in_turns() -> None:

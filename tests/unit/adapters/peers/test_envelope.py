@@ -100,6 +100,25 @@ def test_a_number_counts_for_six_seconds_after_it_was_given_out() -> None:
     assert NONCE_USABLE_NS < NONCE_COUNTS_NS, "what a sender still repeats has to count when it arrives"
 
 
+def test_a_number_of_a_slow_governor_counts_for_six_of_its_beats() -> None:
+    numbers = count(1)
+    nonces = Nonces(lambda size: next(numbers).to_bytes(size, "big"))
+    slow = nonces.current(0, 4 * NS_PER_S)
+    fast = nonces.current(NONCE_GIVEN_NS)
+    assert nonces.is_fresh(slow, NONCE_GIVEN_NS + 24 * NS_PER_S), "a halt, whose beats are short, takes nothing back"
+    assert not nonces.is_fresh(slow, NONCE_GIVEN_NS + 24 * NS_PER_S + 1)
+    assert not nonces.is_fresh(fast, 2 * NONCE_GIVEN_NS + NONCE_COUNTS_NS + 1)
+
+
+def test_an_earlier_start_is_closed_for_as_long_as_a_number_counts() -> None:
+    nonces, senders = Nonces(bytes), Senders()
+    nonces.current(0, 4 * NS_PER_S)
+    assert senders.admit("a", b"1", 5, 0, nonces.counts_ns(0)) is None
+    assert senders.admit("a", b"2", 1, 0, nonces.counts_ns(0)) is None
+    assert senders.admit("a", b"1", 6, 25 * NS_PER_S, nonces.counts_ns(25 * NS_PER_S)) == "earlier_start"
+    assert senders.admit("a", b"1", 6, 25 * NS_PER_S + 1, nonces.counts_ns(25 * NS_PER_S + 1)) is None
+
+
 def test_of_a_sender_only_what_is_newer_counts() -> None:
     senders = Senders()
     assert senders.admit("a", b"1", 5, 0) is None

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from governor.core.events.peers import NODE_BYTES_MAX, NODES_MAX, RUNS_TOLD_MAX, NodeTold, ToldHalt, ToldRun
+from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs
+from governor.core.events.peers import (
+    BEAT_NS_MAX,
+    NODE_BYTES_MAX,
+    NODES_MAX,
+    RUNS_TOLD_MAX,
+    NodeTold,
+    ToldHalt,
+    ToldRun,
+)
 from governor.wire.fleet.told import (
     BODY_BYTES_MAX,
     INCIDENT_BYTES_MAX,
@@ -55,6 +64,7 @@ def of_halt(**changed: Any) -> bytes:
     [
         NODE,
         replace(NODE, runs=()),
+        replace(NODE, beat_ns=DurationNs(1_875 * NS_PER_MS)),
         replace(NODE, instance_id=None, region=None, runs=(ToldRun("b", "", 0, False, 0),)),
     ],
 )
@@ -163,3 +173,9 @@ def test_what_is_not_as_it_should_be_is_a_fault(data: bytes) -> None:
     found = read(data)
     assert isinstance(found, str)
     assert found.isprintable()
+
+
+def test_a_beat_is_never_longer_than_our_own_longest() -> None:
+    told = [read(document(beat_ms=ms)) for ms in (0, 999, 2_000, 10**15)]
+    assert [one.beat_ns for one in told if isinstance(one, NodeTold)] == [NS_PER_S, NS_PER_S, 2 * NS_PER_S, BEAT_NS_MAX]
+    assert all(isinstance(read(document(beat_ms=bad)), str) for bad in (-1, 1.5, "1000", True, None, 10**30))

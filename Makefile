@@ -123,7 +123,7 @@ sim-fleet: env ## Simulate SEEDS histories of a fleet that shares budgets (an ho
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
-bench: env ## Measure our cost beside peers': one table, some ten minutes. docs/why/benchmarks.md keeps a result.
+bench: env ## Measure our cost beside peers': one table, some thirty minutes. docs/why/benchmarks.md keeps a result.
 	@$(PYTEST) benchmarks/low_precision
 	@$(VENV_PYTHON) -m benchmarks
 

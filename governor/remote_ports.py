@@ -27,6 +27,7 @@ class StopReply:
     retryable: bool
     reason: str  # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
     destroys: bool = False  # The accepted stop is final: the provider will forget the machine.
+    ended_as: str = ""  # Of a scheduler: the full name of what it ends, by which it can be asked for later.
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,11 @@ class Scheduler(Protocol):
     held is paid for, whether anybody computes in it or not.
     """
 
-    name: str  # "slurm".
+    name: str  # "slurm", "kubernetes".
     stop_bound_s: float  # Within which a cancelled job has given its nodes back, by the scheduler's configuration.
+
+    def node_name(self, given: str) -> str:
+        """What the scheduler calls this machine; `given`: the name in costgov.toml. Asks nobody."""
 
     def problems(self, job: SchedulerJob) -> tuple[str, ...]:
         """Why this job could not be ended from here, each one line: what, and what to do. Changes nothing."""
@@ -200,4 +204,10 @@ class Scheduler(Protocol):
         """Ask now whether the job holds nodes. ENDED only if the scheduler says so, or knows it no more.
 
         RUNNING also while it waits to run again. UNKNOWN if nobody answers, and of a job that was never seen.
+        """
+
+    def drain(self, node: str, incident_id: str) -> StopReply:
+        """Let no further job begin on this machine, and read that back. What runs there stays. Idempotent.
+
+        A node that somebody has drained before keeps that reason.
         """

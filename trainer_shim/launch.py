@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import zlib
@@ -18,6 +19,7 @@ _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when 
 # An eighth of a packet: with the largest labels it still fits.
 _ARGV_CHARS_MAX = 8 * 1024
 _RANKS_MAX = 2**31 - 1  # MPI and torch count ranks in a C int. More is a typing error, over which we would loop.
+_KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 _YES, _NO = frozenset(("1", "true", "yes", "on")), frozenset(("", "0", "false", "no", "off"))
 
 
@@ -48,7 +50,7 @@ class Launch:
         self.attempt = _attempt(environ, distributed, self.world_size)
         self.stage = environ.get("COSTGOV_STAGE") or None
         self.labels = parse_labels(environ.get("COSTGOV_LABELS", ""))
-        for name, value in slurm_labels(environ).items():
+        for name, value in scheduler_labels(environ).items():
             self.labels.setdefault(name, value)
 
 
@@ -61,10 +63,20 @@ def slurm_job(environ: Mapping[str, str]) -> str:
     return whole or environ.get("SLURM_JOB_ID", "")
 
 
-def slurm_labels(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return who pays in Slurm, as labels: `costgov cost --by label:slurm_account` groups by them."""
+def scheduler_job(environ: Mapping[str, str]) -> str:
+    """Return the job in which we are: "4711" of Slurm, else "kubernetes:NAMESPACE/POD", else nothing.
+
+    A pod knows its names where its manifest hands them over (the downward API): POD_NAMESPACE and POD_NAME.
+    """
+    namespace, pod = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")
+    is_pod = _KUBERNETES_NAME.match(namespace) and _KUBERNETES_NAME.match(pod)
+    return slurm_job(environ) or ("kubernetes:%s/%s" % (namespace, pod) if is_pod else "")
+
+
+def scheduler_labels(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return the job and who pays for it, as labels: `costgov cost --by label:slurm_account` groups by them."""
     told = {
-        "scheduler_job": slurm_job(environ),
+        "scheduler_job": scheduler_job(environ),
         "slurm_account": environ.get("SLURM_JOB_ACCOUNT", ""),
         "slurm_partition": environ.get("SLURM_JOB_PARTITION", ""),
         "slurm_user": environ.get("SLURM_JOB_USER", ""),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from governor.adapters import clouds
+from governor.adapters import clouds, schedulers
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.peers.datagrams import UdpPeers
 from governor.adapters.peers.opening import open_peers
@@ -24,7 +24,7 @@ from governor.core.money.prices import Chosen, Day
 from governor.planner.catalog import driver_peaks
 from governor.remote_ports import Cloud, Preflight, PriceSource, Scheduler
 from governor.settings.model import Settings
-from trainer_shim.launch import slurm_job
+from trainer_shim.launch import scheduler_job
 
 # Some 30 of its own, those that are kept for a halt, and a rank or two with their pidfds.
 DESCRIPTORS_MIN: Final = 64
@@ -90,6 +90,15 @@ def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
     return cloud, cloud.preflight()
 
 
+def load_scheduler(settings: Settings) -> Scheduler | None:
+    """The scheduler whose jobs a halt may end. CannotStart: [scheduler] asks for one that cannot be asked."""
+    table = settings.scheduler
+    try:
+        return schedulers.found(table.use, table.tables, settings.node.scheduler_job or "", os.environ)
+    except ConfigError as error:
+        raise CannotStart(str(error)) from error
+
+
 def load_price_source(settings: Settings) -> PriceSource | None:
     try:
         return pricing.load_source(settings)
@@ -137,8 +146,10 @@ def node_facts(
         granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),
         scheduler=SchedulerFacts(
             name=scheduler.name if scheduler is not None else "",
-            job=settings.node.scheduler_job or (slurm_job(os.environ) if exclusive else ""),
+            job=settings.node.scheduler_job or (scheduler_job(os.environ) if exclusive else ""),
             bound_ns=DurationNs(round((scheduler.stop_bound_s if scheduler is not None else 0) * NS_PER_S)),
+            node=scheduler.node_name(settings.node.name) if scheduler is not None else "",
+            drains=settings.scheduler.drain and scheduler is not None,
         ),
         observe=settings.observe,
         idle_stop_ns=settings.node.idle_stop,

@@ -6,15 +6,19 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from governor.adapters import schedulers
-from governor.core.base.identity import SchedulerFacts, SchedulerJob
+from governor.app.node_facts import CannotStart, load_scheduler
+from governor.core.base.identity import SchedulerFacts, SchedulerJob, job_parts
 from governor.core.events.inputs import BillingAnswer
 from governor.remote_ports import Scheduler
 from governor.settings.model import Settings
 from governor.text.table import plain
-from trainer_shim.launch import slurm_job
+from trainer_shim.launch import scheduler_job
 
 NOT_SEEN_FROM_WITHIN: Final = "nobody inside of the job sees its end"
+HOW_TO_ASK: Final = {
+    "slurm": "put scontrol, scancel, squeue and sinfo on PATH",
+    "kubernetes": "mount the token of a service account with the Role of deploy/kubernetes",
+}
 
 
 def start_lines(facts: SchedulerFacts, scheduler: Scheduler | None) -> list[str]:
@@ -23,29 +27,47 @@ def start_lines(facts: SchedulerFacts, scheduler: Scheduler | None) -> list[str]
         return [f"no scheduler can be asked from job {facts.job}: a halt ends processes only"] if facts.job else []
     if not facts.job:
         return [f"a run that {scheduler.name} has started: on halt I will end its job"]
-    problems = scheduler.problems(SchedulerJob(facts.job.removeprefix(f"{scheduler.name}:"), os.geteuid()))
-    will = f"on halt I will end {scheduler.name} job {facts.job}, and keep it from being queued again"
+    whose, name = job_parts(facts.job)
+    if whose != scheduler.name:
+        return [f"job {facts.job} is not {scheduler.name}'s, which alone is asked: a halt ends processes only"]
+    problems = scheduler.problems(SchedulerJob(name, os.geteuid(), scheduler=whose))
+    will = f"on halt I will end {scheduler.name} job {name}, and keep it from being queued again"
     return [will, *(f"problem: {problem}" for problem in problems)]
 
 
 def checks(settings: Settings) -> Iterator[tuple[str, str, str, str]]:
     """For `costgov doctor`: level, name, text, advice."""
-    scheduler, job = schedulers.found(settings.slurm.use, os.environ), slurm_job(os.environ)
-    name = "scheduler"
-    if scheduler is None:
-        text = 'none: stop = "job" ends the run\'s processes, as "processes" does'
-        advice = "put scontrol, scancel, squeue and sinfo on PATH" if job else ""
-        yield ("warn" if job else "ok"), name, f"{text}{f' (in Slurm job {job})' if job else ''}", advice
+    full, name = settings.node.scheduler_job or scheduler_job(os.environ), "scheduler"
+    whose, job = job_parts(full)
+    try:
+        scheduler = load_scheduler(settings)
+    except CannotStart as error:
+        yield "fail", name, plain(str(error)), "see [scheduler] in costgov.toml"
+        return
+    if scheduler is None or (full and whose != scheduler.name):
+        asked = f"only {scheduler.name} is asked" if scheduler is not None else "none"
+        text = f'{asked}: stop = "job" ends the run\'s processes, as "processes" does'
+        advice = HOW_TO_ASK.get(whose, "set [scheduler] use") if full else ""
+        yield ("warn" if full else "ok"), name, f"{text}{f' (in {whose} job {plain(job)})' if full else ''}", advice
         return
     bound = f"gives its nodes back within {scheduler.stop_bound_s:g} s"
-    if not job:
+    if not full:
         yield "ok", name, f"{scheduler.name}: a halted run's job is ended, and {bound}", ""
         return
-    problems = scheduler.problems(SchedulerJob(job, os.geteuid()))
+    problems = scheduler.problems(SchedulerJob(job, os.geteuid(), scheduler=whose))
     for problem in problems:
         yield "fail", name, plain(problem), "a halt would end processes and the allocation would stay"
     if not problems:
-        yield "ok", name, f"{scheduler.name} job {job} can be ended from here, and {bound}; {NOT_SEEN_FROM_WITHIN}", ""
+        text = f"{scheduler.name} job {plain(job)} can be ended from here, and {bound}; {NOT_SEEN_FROM_WITHIN}"
+        yield "ok", name, text, ""
+
+
+def found_or_none(settings: Settings) -> Scheduler | None:
+    """Whoever reads an incident elsewhere may have no pod and no configuration of it."""
+    try:
+        return load_scheduler(settings)
+    except CannotStart:
+        return None
 
 
 def job_now(snapshot: Mapping[str, Any], settings: Settings) -> str | None:
@@ -54,13 +76,15 @@ def job_now(snapshot: Mapping[str, Any], settings: Settings) -> str | None:
     seen = [entry["what"] for entry in snapshot["timeline"]]
     if not job or plan.get("stop") != "JOB" or "verified" in seen:
         return None
-    scheduler = schedulers.found(settings.slurm.use, os.environ)
-    if scheduler is None:
-        return f"job {plain(job)}: no scheduler can be asked from here"
-    reply = scheduler.state(SchedulerJob(job, int(snapshot["uid"]), is_seen="stop_accepted" in seen))
+    whose, name = job_parts(job)
+    scheduler = found_or_none(settings)
+    if scheduler is None or scheduler.name != whose:
+        return f"job {plain(job)}: its scheduler cannot be asked from here"
+    asked = SchedulerJob(name, int(snapshot["uid"]), is_seen="stop_accepted" in seen, scheduler=whose)
+    reply = scheduler.state(asked)
     meaning = {
         BillingAnswer.ENDED: "it holds no node",
         BillingAnswer.RUNNING: "IT MAY STILL HOLD NODES",
         BillingAnswer.UNKNOWN: "whether it holds nodes is unknown",
     }[reply.answer]
-    return f"{scheduler.name} says now of job {plain(job)}: {plain(reply.provider_state)}; {meaning}"
+    return f"{scheduler.name} says now of job {plain(name)}: {plain(reply.provider_state)}; {meaning}"

@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from governor import __version__
-from governor.adapters import schedulers
 from governor.adapters.alerting.dispatch import alert_dispatcher
 from governor.adapters.control_socket import ControlServer
 from governor.adapters.exporters.prometheus import MetricsUnavailable, PrometheusExporter
@@ -38,6 +37,7 @@ from governor.app.node_facts import (
     load_cloud,
     load_peers,
     load_price_source,
+    load_scheduler,
     make_directory,
     needs_room,
     node_facts,
@@ -102,7 +102,7 @@ class Governor:
         paths = settings.paths
         make_directory(paths.state_dir)
         make_directory(paths.runtime_dir, problem_above(str(paths.runtime_dir), os.geteuid()))
-        self.scheduler = schedulers.found(settings.slurm.use, os.environ)
+        self.scheduler = load_scheduler(settings)
         self.cloud, self.preflight = load_cloud(settings)
         price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()

@@ -54,7 +54,7 @@ _AT_ONCE_MAX: Final[dict[type, int]] = {
 Call = StopCompute | StopOther | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
 
 NO_PROVIDER: Final = "no_provider"
-NO_SCHEDULER: Final = "no_scheduler"  # The governor that began the halt had one.
+NO_SCHEDULER: Final = "no_scheduler"  # The governor that began the halt had one, or another.
 
 log = structlog.get_logger("costgov")
 
@@ -120,14 +120,14 @@ class Calls:
                 self._in_flight[type(effect)] -= 1
 
     def _stop(self, effect: StopCompute, job: SchedulerJob | None) -> StopReply:
-        if job is not None and self.scheduler is not None:
+        if job is not None and self.scheduler is not None and job.scheduler == self.scheduler.name:
             return self.scheduler.stop(job, effect.incident_id, effect.rung)
         if job is None and self.cloud is not None:
             return self.cloud.stop(effect.incident_id, effect.rung)
         return StopReply(StopAnswer.REFUSED, False, NO_PROVIDER if job is None else NO_SCHEDULER)
 
     def _billing(self, effect: ReadBilling, job: SchedulerJob | None) -> BillingReply:
-        if job is not None and self.scheduler is not None:
+        if job is not None and self.scheduler is not None and job.scheduler == self.scheduler.name:
             return self.scheduler.state(job)
         if job is None and self.cloud is not None:
             return self.cloud.billing(destroyed=effect.destroyed)
@@ -138,7 +138,8 @@ class Calls:
             case StopCompute():
                 reply = self._stop(effect, job)
                 return StopReplied(
-                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys
+                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys,
+                    reply.ended_as,
                 )  # fmt: skip
             case ReadBilling():
                 billing = self._billing(effect, job)

@@ -95,12 +95,17 @@ def launch_seen(
     cgroups = (*own_cgroups(table, roots), *(command.cgroups if own else ()))
     # All that leaves the tree of our command comes to us, and has its mark.
     orphans = () if own and command.mark is not None else unsure(table, roots, own_pid, marks, cgroups)
-    if not (launchers or marks or cgroups or orphans):
+    itself = table.get(rank.pid)
+    # Of a pod alone: only Kubernetes has to be told in which one a rank is.
+    is_in_pod = itself is not None and itself.process == rank and "pod" in itself.cgroup
+    place = itself.cgroup if itself is not None and is_in_pod else ""
+    if not (launchers or marks or cgroups or orphans or place):
         return None
     outermost = table.get(launchers[0].pid) if launchers else None
     known = outermost.argv if outermost is not None else ()
     argv = (command.argv or known) if own else known
-    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, orphans, _programs(table, hello))
+    programs = _programs(table, hello)
+    return LaunchersSeen(hello.at, hello.run, launchers, argv, marks, cgroups, orphans, programs, place)
 
 
 def _programs(table: Mapping[int, ProcessFacts], hello: Hello) -> tuple[str, ...]:

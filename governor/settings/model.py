@@ -138,10 +138,31 @@ def _ask_again(value: object) -> object:
 AskAgain = Annotated[str, AfterValidator(_ask_again)]
 
 
-class Slurm(Table):
-    """The scheduler of this machine. `auto`: if we run in a job, or Slurm's configuration stands here."""
+class SchedulerTable(BaseModel):
+    """The scheduler whose jobs a halt may end, and the own table of Kubernetes, which its adapter checks.
 
-    use: Literal["auto", "on", "off"] = "auto"
+    `auto`: Slurm in a job of its own or where its configuration stands, else Kubernetes in a pod that knows its name.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+
+    use: Literal["auto", "slurm", "kubernetes", "off"] = "auto"
+    # Take a node from the scheduler when its hardware failed: drain (Slurm), cordon (Kubernetes).
+    drain: bool = False
+
+    @model_validator(mode="after")
+    def _only_tables(self) -> SchedulerTable:
+        _check_tables(self, "keys of Kubernetes stand in its own table [scheduler.kubernetes]")
+        return self
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"SchedulerTable(use={self.use!r})"
+
+    __str__ = __repr__
 
 
 class Price(BaseModel):
@@ -253,7 +274,7 @@ class Settings(BaseSettings):
     control: Control = Field(default_factory=Control)
     cloud: Cloud = Field(default_factory=Cloud)
     price: Price = Field(default_factory=Price)
-    slurm: Slurm = Field(default_factory=Slurm)
+    scheduler: SchedulerTable = Field(default_factory=SchedulerTable)
     metrics: Metrics = Field(default_factory=Metrics)
     peers: Peers = Field(default_factory=Peers)
     record: Record = Field(default_factory=Record)

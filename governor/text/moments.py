@@ -212,7 +212,8 @@ def unnoted_text(snapshot: Snapshot) -> str | None:
 def _stop_requested(detail: Detail, snapshot: Snapshot) -> str:
     rung = RUNGS.get(detail.get("rung", 0), "?")
     if job := snapshot.get("job"):
-        return f"{rung} of job {job} asked of {snapshot.get('scheduler') or 'the scheduler'}"
+        scheduler = str(snapshot.get("scheduler") or "the scheduler")
+        return f"{rung} of job {str(job).removeprefix(f'{scheduler}:')} asked of {scheduler}"
     return (
         f"{rung} of {snapshot.get('instance_id') or 'the machine'} asked of {snapshot.get('cloud') or 'the provider'}"
     )

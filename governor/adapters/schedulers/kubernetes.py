@@ -1,7 +1,8 @@
 """Kubernetes: ends the owner of the pod that a run's ranks live in, and reads back until no pod of it holds a node.
 
-A job is "NAMESPACE/POD", or "NAMESPACE/KIND.GROUP/NAME" of what is to be ended itself ("ml/Job.batch/llm-7b"). From a
-pod it goes up the ownerReferences to the topmost kind that it knows (kube/owners.py). One that can be suspended is
+A job is "NAMESPACE/POD", or "NAMESPACE/KIND.GROUP/NAME" of what is to be ended itself ("ml/Job.batch/llm-7b"). A run
+that names its job itself may name only what its own ranks' pods belong to: the kernel says in which pods they are. From
+a pod it goes up the ownerReferences to the topmost kind that it knows (kube/owners.py). One that can be suspended is
 suspended, and keeps everything that its author wrote; any other is deleted. "Accepted" is never "ended": that is said
 only of an owner that makes no more pods, when none of its pods holds a node.
 
@@ -52,6 +53,13 @@ INCIDENT: Final = "costgov.io/incident"
 REPLICAS_BEFORE: Final = "costgov.io/replicas-before"
 TAINT: Final = "costgov.io/halted"
 JOBS_REMEMBERED_MAX: Final = 256
+NOT_IN_A_POD: Final = "ranks_in_no_pod"  # Of a pod that the kernel shows: deploy/kubernetes' DaemonSet has hostPID.
+POD_OF_ANOTHER: Final = "ranks_in_pods_of_another_job"
+FOREIGN: Final = frozenset({NOT_IN_A_POD, POD_OF_ANOTHER})
+# "kubepods-burstable-pod0a1b..._....slice" (systemd), "kubepods/burstable/pod0a1b...-..." (cgroupfs). The first counts:
+# what is below it may be the pod's own.
+_POD_UID: Final = "[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
+_POD: Final = re.compile(rf"/(?:kubepods[a-z-]*-)?pod({_POD_UID})(?:\.slice)?(?:/|$)")
 
 
 class KubernetesScheduler:
@@ -64,7 +72,12 @@ class KubernetesScheduler:
         self._api = KubeApi(config, environ)
         # Once its pod is gone nobody can say whose it was.
         self._owners: dict[str, Owner] = {}
+        self._members: dict[str, set[str]] = {}  # By job: uids of pods that were seen to be its own.
         self._between: dict[str, set[str]] = {}  # By job: uids of the Jobs of a JobSet, the RayCluster of a RayJob.
+
+    def node_name(self, given: str) -> str:
+        """The manifest hands the name of the node over, as COSTGOV_NODE__NAME."""
+        return given
 
     def problems(self, asked: SchedulerJob) -> tuple[str, ...]:
         job = asked.name
@@ -78,6 +91,8 @@ class KubernetesScheduler:
             return (f"{_shown(job)} is gone: there is nothing to end",)
         if owner.above is not None and owner.kind is POD:
             return (f"{owner.called} belongs to {owner.above}, which costgov cannot end: it would make the pod again",)
+        if (why := self._not_its(asked, owner, Family(self._api, ends_at))) is not None:
+            return (f"{owner.called} is not the run's: {why}; the label scheduler_job names the run's own pod",)
         found = [self._lacking(owner, verb, group, plural, ends_at) for verb, group, plural in _needs(owner)]
         if owner.above is not None:
             found.append(f"{owner.called} belongs to {owner.above}, which costgov does not know: it may start it again")
@@ -96,6 +111,8 @@ class KubernetesScheduler:
             return StopReply(StopAnswer.REFUSED, owner.retryable, owner.reason)
         if owner.kind is POD and owner.above is not None:
             return StopReply(StopAnswer.REFUSED, retryable=False, reason="owner_not_known")
+        if (why := self._not_its(asked, owner, family)) is not None:
+            return StopReply(StopAnswer.REFUSED, retryable=why not in FOREIGN, reason=why)
         # Before the owner goes: afterwards nothing says which pods are its own.
         pods = family.pods(owner, self._between.setdefault(job, set()))
         ended = self._end(owner, incident_id, rung, ends_at)
@@ -105,7 +122,10 @@ class KubernetesScheduler:
         # A StatefulSet ends its pods one after another.
         if (rung > 0 or owner.kind.value == 0) and owner.kind is not POD and isinstance(pods, list):
             self._delete_pods(owner, pods, rung, ends_at)
-        return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="accepted" if ended.ok else "already_gone")
+        return StopReply(
+            StopAnswer.ACCEPTED, retryable=False, reason="accepted" if ended.ok else "already_gone",
+            ended_as="" if owner.kind is POD else f"{NAME}:{owner.namespace}/{owner.kind.called}/{owner.name}",
+        )  # fmt: skip
 
     def state(self, asked: SchedulerJob) -> BillingReply:
         job = asked.name
@@ -116,6 +136,8 @@ class KubernetesScheduler:
             reason = "not_a_job" if isinstance(owner, str) else owner.reason
             return BillingReply(BillingAnswer.UNKNOWN, reason)
         seen = self._owners[job] if owner is None else owner
+        if (why := self._not_its(asked, seen, family)) is not None:
+            return BillingReply(BillingAnswer.UNKNOWN, why)
         pods = family.pods(seen, self._between.setdefault(job, set()))
         if isinstance(pods, KubeReply):
             return BillingReply(BillingAnswer.UNKNOWN, pods.reason)
@@ -128,10 +150,10 @@ class KubernetesScheduler:
             return BillingReply(BillingAnswer.ENDED, f"{owner.kind.kind} over, no pod on a node")
         return BillingReply(BillingAnswer.RUNNING, f"{owner.kind.kind} active, no pod on a node yet")
 
-    def cordon(self, node: str, incident_id: str) -> StopReply:
+    def drain(self, node: str, incident_id: str) -> StopReply:
         """Keep new pods from this node: `unschedulable`, and a taint that says which halt it was. Idempotent.
 
-        Its pods stay, and it is billed on: the cloud's API ends the machine.
+        Its pods stay, and it is billed on: the cloud's API ends the machine. Accepted: it was read back.
         """
         ends_at = time.monotonic() + CALL_S
         if name_of(node) is None:
@@ -154,8 +176,27 @@ class KubernetesScheduler:
             if reply.status != 409:
                 break
         if reply.ok:
-            return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="accepted")
+            now = self._api.get(path, ends_at)
+            if part(now.body, "spec").get("unschedulable") is True:
+                return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="cordoned")
+            return StopReply(StopAnswer.UNKNOWN, retryable=True, reason=now.reason if not now.ok else "not_cordoned")
         return StopReply(StopAnswer.UNKNOWN if reply.may_be_done else StopAnswer.REFUSED, reply.retryable, reply.reason)
+
+    def _not_its(self, asked: SchedulerJob, owner: Owner, family: Family) -> str | None:
+        """Why this job is none that this run may end: not all of its ranks are in pods of it. None: they are."""
+        if asked.places is None or asked.is_seen:  # A stop of this incident was accepted: it was looked at then.
+            return None
+        uids = {pod_of_place(place) for place in asked.places}
+        if not uids or None in uids:
+            return NOT_IN_A_POD
+        known = self._members.setdefault(asked.name, set())
+        if not uids <= known:
+            # Also pods that have ended: the halt has ended the ranks before it asks for the job.
+            pods = family.pods(owner, self._between.setdefault(asked.name, set()), ended=True)
+            if isinstance(pods, KubeReply):
+                return pods.reason
+            known.update(uid for pod in pods if (uid := uid_of(pod)) is not None)
+        return None if uids <= known else POD_OF_ANOTHER
 
     def _owner(self, job: str, family: Family) -> Owner | KubeReply | str | None:
         """As it is now. None: it was seen and is gone. A reply: why it is not known. Text: what is wrong with `job`."""
@@ -171,6 +212,7 @@ class KubernetesScheduler:
                 oldest = next(iter(self._owners))
                 del self._owners[oldest]
                 self._between.pop(oldest, None)
+                self._members.pop(oldest, None)
             self._owners[job] = found
         return found
 
@@ -248,6 +290,12 @@ def _advice(reply: KubeReply) -> str:
 def _label_value(text: str) -> str:
     """What a taint's value may hold: 63 characters, a letter or digit first and last."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-._")
+
+
+def pod_of_place(place: str) -> str | None:
+    """The uid of the pod to which a control group belongs, as the kubelet has named it."""
+    found = _POD.search(place)
+    return found.group(1).replace("_", "-") if found is not None else None
 
 
 def _shown(job: str) -> str:

@@ -22,6 +22,7 @@ from typing import Final
 
 from governor.adapters.machine.own_process import OwnProcess
 from governor.core.base.identity import SchedulerJob
+from governor.core.base.printable import cut, printable
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.remote_ports import BillingReply, StopReply
 
@@ -111,6 +112,10 @@ class Slurm:
             slurm.stop_bound_s = int(told.group(1)) + EPILOG_S
         return slurm
 
+    def node_name(self, given: str) -> str:
+        """In a job Slurm says it. Else NodeName is mostly the host's name."""
+        return self.node or socket.gethostname().partition(".")[0] or given
+
     def problems(self, job: SchedulerJob) -> tuple[str, ...]:
         rows = self._rows(job, time.monotonic() + STATE_S)
         why = rows if isinstance(rows, str) else self._not_ours(job, rows, time.monotonic() + STATE_S)
@@ -159,6 +164,35 @@ class Slurm:
             return BillingReply(BillingAnswer.ENDED, rows[0].state)
         again = " (it may run again)" if going[0].state == "PENDING" else ""
         return BillingReply(BillingAnswer.RUNNING, f"{going[0].state}{again}")
+
+    def drain(self, node: str, incident_id: str) -> StopReply:
+        deadline = time.monotonic() + STOP_S
+        name = self._listed(node, deadline)
+        if not isinstance(name, str):
+            return _refusal(name.problem or "unknown_node")
+        if self._is_drained(name, deadline):
+            return StopReply(StopAnswer.ACCEPTED, False, f"{name} was drained before")
+        words = [f"NodeName={name}", "State=DRAIN", f"Reason=costgov: {printable(cut(incident_id, 200))}"]
+        done = self._run(["scontrol", "update", *words], deadline)
+        if done.problem is not None:
+            return _refusal(done.problem)
+        if self._is_drained(name, deadline):
+            return StopReply(StopAnswer.ACCEPTED, False, f"{name} drained")
+        return StopReply(StopAnswer.UNKNOWN, True, "not_drained")
+
+    def _listed(self, node: str, deadline: float) -> str | _Said:
+        """The node's name as the controller has it: by that name, or by the host on which it is."""
+        told = self._run(["sinfo", "-h", "-N", "-o", "%N|%n"], deadline)
+        rows = [line.strip().partition("|")[::2] for line in told.output.splitlines()[:ROWS_MAX]]
+        host = socket.gethostname()
+        for name, at in rows:
+            if name == node or (self.node is None and at in (host, host.partition(".")[0])):
+                return name
+        return told
+
+    def _is_drained(self, name: str, deadline: float) -> bool:
+        told = self._run(["sinfo", "-h", "-N", "-n", name, "-o", "%T"], deadline)
+        return any(line.strip().lower().startswith("drain") for line in told.output.splitlines())
 
     def _is_seen(self, job: SchedulerJob) -> bool:
         return job.is_seen or job.name in self._seen

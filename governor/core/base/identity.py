@@ -13,7 +13,9 @@ RUN_CHARS_MAX: Final = 128
 RUN_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+-]{{0,{RUN_CHARS_MAX - 1}}}")
 # A run's scheduler job, as its label has it. The scheduler's adapter knows which of these are ids.
 JOB_LABEL: Final = "scheduler_job"
-JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
+JOB_CHARS_MAX: Final = 384  # "kubernetes:", a namespace of 63, a kind, and a name of 253.
+JOB_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:/+-]{{0,{JOB_CHARS_MAX - 1}}}")
+SLURM: Final = "slurm"
 
 TRAINING_DIGITS_MAX: Final = 9  # Of its number in an attempt's name.
 MARK_PART_BITS: Final = 20  # trainer_shim.mark.PART_BITS
@@ -39,18 +41,34 @@ class ProcessId:
 class SchedulerJob:
     """A scheduler's job in which a run is, as the run says. Its scheduler is asked whether that is so."""
 
-    name: str  # As the scheduler takes it: "4711", "4711_2".
+    name: str  # As the scheduler takes it: "4711", "4711_2", "ml/llm-7b-0".
     uid: int  # The run's user, who must be the job's.
     is_seen: bool = False  # By our journal, the scheduler has known it. If it does not any more, it is over.
+    scheduler: str = SLURM
+    # Control groups of the run's ranks, as the kernel has said. None: our own launch or costgov.toml names the job.
+    places: tuple[str, ...] | None = None
+
+    @property
+    def full_name(self) -> str:
+        """With its scheduler before it. That of Slurm goes without saying."""
+        return self.name if self.scheduler == SLURM else f"{self.scheduler}:{self.name}"
+
+
+def job_parts(full_name: str) -> tuple[str, str]:
+    """The scheduler and the name as that takes it, of "kubernetes:ml/llm-7b-0". A bare name is Slurm's."""
+    scheduler, colon, name = full_name.partition(":")
+    return (scheduler, name) if colon else (SLURM, full_name)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFacts:
     """What start-up learned of the scheduler of this machine."""
 
-    name: str = ""  # "slurm". Empty: none that we can ask.
-    job: str = ""  # The one in which this governor itself is, by its launch or by costgov.toml.
+    name: str = ""  # "slurm", "kubernetes". Empty: none that we can ask.
+    job: str = ""  # The one in which this governor itself is, by its launch or by costgov.toml: "kubernetes:ml/llm-0".
     bound_ns: DurationNs = DurationNs(0)  # Within which an ended job has given its nodes back.
+    node: str = ""  # What the scheduler calls this machine.
+    drains: bool = False  # A node whose hardware failed is taken from the scheduler.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from governor.core.base.findings import Response, Verdict
-from governor.core.base.identity import JOB_LABEL, JOB_NAME, SchedulerJob
+from governor.core.base.identity import JOB_LABEL, JOB_NAME, SchedulerJob, job_parts
 from governor.core.base.policy import Mode, Policy
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs, UsdMicros, format_duration
 from governor.core.engine.managed_run import ManagedRun
@@ -275,15 +275,17 @@ def job_of(facts: NodeFacts, run: Run) -> SchedulerJob | None:
 
     A run may say anything. Its scheduler is asked before a stop whether the job is of this user and on this node.
     """
-    known = facts.scheduler
-    name = (known.job or run.labels.get(JOB_LABEL, "")).removeprefix(f"{known.name}:")
-    return SchedulerJob(name, run.uid) if known.name and JOB_NAME.fullmatch(name) is not None else None
+    named = facts.scheduler.job or run.labels.get(JOB_LABEL, "")
+    scheduler, name = job_parts(named)
+    if scheduler != facts.scheduler.name or JOB_NAME.fullmatch(named) is None or not name:
+        return None  # Of a scheduler that is not asked here, or no name at all.
+    return SchedulerJob(name, run.uid, scheduler=scheduler)
 
 
 def job_ended_by(plan: HaltPlan, facts: NodeFacts, run: Run) -> str:
-    """The job that a halt with this plan ends; empty if it ends none."""
+    """The full name of the job that a halt with this plan ends; empty if it ends none."""
     job = job_of(facts, run) if plan.stop is StopTarget.JOB else None
-    return job.name if job is not None else ""
+    return job.full_name if job is not None else ""
 
 
 def machine_of(facts: NodeFacts) -> str:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
+from governor.core.base.identity import job_parts
 from governor.core.base.policy import PROMISES
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.halt_plan import machine_of
@@ -72,7 +73,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         **({"killed_unlisted": incident.killed_unlisted} if incident.killed_unlisted is not None else {}),
         "framework": incident.framework,
         "resumes": incident.resumes,
-        **({"job": incident.job, "scheduler": node.facts.scheduler.name} if incident.job else {}),
+        **({"job": incident.job, "scheduler": job_parts(incident.job)[0]} if incident.job else {}),
         "kind": incident.plan.checkpoint,
         "opened_mono_ns": incident.opened_at,
         "boot_id": node.facts.boot_id,

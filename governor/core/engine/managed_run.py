@@ -202,25 +202,27 @@ class Launch:
     cgroups: tuple[str, ...] = ()  # Control groups that began with it, the newest last.
     unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting: perhaps its own.
     programs: tuple[str, ...] = ()  # What its ranks run (core/halt/programs.py), the newest last.
+    places: tuple[str, ...] = ()  # Control groups of its ranks: in which pods they are.
 
     def forget_places(self, *, is_over: bool) -> None:
         """An attempt begins. The name of a control group may be another's by now; it is learned again at a hello.
 
         `is_over`: the attempt before it had ended, so what it left is nobody's. Else its processes may still live.
         """
-        self.cgroups, self.programs = (), ()
+        self.cgroups, self.programs, self.places = (), (), ()
         if is_over:
             self.marks, self.unsure = (), ()
 
     def learn(
         self, marks: Iterable[int], cgroups: Iterable[str] = (), unsure: Iterable[ProcessId] = (),
-        programs: Iterable[str] = (),
+        programs: Iterable[str] = (), places: Iterable[str] = (),
     ) -> None:  # fmt: skip
         """Add what tells processes of the run. An earlier attempt's may still live."""
         self.marks = tuple(dict.fromkeys((*self.marks, *marks)))[-MARKS_MAX:]
         self.cgroups = tuple(dict.fromkeys((*self.cgroups, *cgroups)))[-MARKS_MAX:]
         self.unsure = tuple(dict.fromkeys((*self.unsure, *unsure)))[-UNSURE_MAX:]
         self.programs = tuple(dict.fromkeys((*self.programs, *programs)))[-MARKS_MAX:]
+        self.places = tuple(dict.fromkeys((*self.places, *filter(None, places))))[-MARKS_MAX:]
 
 
 @dataclass(slots=True)

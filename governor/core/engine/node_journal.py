@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.launched_command import launch_of, launched_row, previous_command
-from governor.core.engine.managed_run import ManagedRun, RunHistory
+from governor.core.engine.managed_run import Launch, ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.engine.run_forecast import plan_of, token_prices
 from governor.core.events.effects import PersistRuns, Record
@@ -64,6 +64,17 @@ def _belief(run: Run) -> dict[str, Any]:
     }
 
 
+def _launch_row(launch: Launch) -> dict[str, Any]:
+    """By what its processes are known, beside their numbers."""
+    return {
+        "marks": list(launch.marks),
+        "cgroups": list(launch.cgroups),
+        "unsure": [process_row(process) for process in launch.unsure],
+        "programs": list(launch.programs),
+        "places": list(launch.places),
+    }
+
+
 def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, Any]:
     """What a restarted governor must know of a run. Plain JSON."""
     run = managed.run
@@ -82,10 +93,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         **({"strangers": True} if managed.is_strangers else {}),
         "ranks": sorted(run.known_ranks()),
         "processes": [process_row(process) for process in managed.processes()],
-        "marks": list(managed.launch.marks),
-        "cgroups": list(managed.launch.cgroups),
-        "unsure": [process_row(process) for process in managed.launch.unsure],
-        "programs": list(managed.launch.programs),
+        **_launch_row(managed.launch),
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
         "paid_before_usd_micros": managed.history.paid_before,

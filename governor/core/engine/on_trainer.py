@@ -363,7 +363,7 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
         # Later hellos of a rank that trains say nothing about what began before its first. The look may come late.
         began = managed.run.first_step_at
         unsure = event.unsure if began is None or event.at <= began else ()
-        managed.launch.learn(event.marks, event.cgroups, unsure, event.programs)
+        managed.launch.learn(event.marks, event.cgroups, unsure, event.programs, (event.place,))
         if event.launchers:
             managed.launch.launchers = event.launchers
             managed.launch.command = event.command

@@ -278,7 +278,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
         (int(mark) for mark in snapshot.get("marks", ())),
         (str(cgroup) for cgroup in snapshot.get("cgroups", ())),
         (process_of(row) for row in snapshot.get("unsure", ())),
-        (str(program) for program in snapshot.get("programs", ())),
+        *((str(one) for one in snapshot.get(name, ())) for name in ("programs", "places")),
     )
     managed.stream_position = snapshot.get("stream_position")
     # An older journal has none.

@@ -264,6 +264,7 @@ class StopReplied:
     retryable: bool
     reason: str  # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
     destroys: bool = False  # The accepted stop is final: the provider will forget the machine.
+    ended_as: str = ""  # Of a job: by which full name it can be asked for later.
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,7 @@ class LaunchersSeen:
     cgroups: tuple[str, ...] = ()  # Control groups that began with the launch.
     unsure: tuple[ProcessId, ...] = ()  # Orphans that began while the run was starting.
     programs: tuple[str, ...] = ()  # Of the rank: core/halt/programs.py.
+    place: str = ""  # The rank's control group. Empty: it was gone.
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Incident:
     plan: HaltPlan
     opened_at: MonoNs
     opened_wall: WallNs
-    job: str = ""  # The scheduler's, where the plan ends one.
+    job: str = ""  # The scheduler's, where the plan ends one: its full name (identity.py).
     policy: str = ""
     rule: str = ""
     trigger: str = ""
@@ -182,6 +182,10 @@ class Incident:
         self, usd_micros: int, prices: TokenPrices = TokenPrices(), wasted: Mapping[str, int] | None = None
     ) -> None:
         self.spend_usd_micros, self.prices, self.wasted_usd_micros = usd_micros, prices, wasted
+
+    def is_known_as(self, job: str) -> None:
+        """Its scheduler can be asked for the job by this full name, also when the run's own part of it is gone."""
+        self.job = job
 
     def suspect(self) -> None:
         """Save a suspect checkpoint beside the good ones: a joined verdict says that the state may be bad."""

@@ -28,6 +28,7 @@ class FakeScheduler:
     name: str = "fake"
     stop_bound_s: float = 30.0
     seen: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
 
     def problems(self, job: SchedulerJob) -> tuple[str, ...]:
         why = self._why_not(job)
@@ -59,6 +60,18 @@ class FakeScheduler:
         self.seen.add(job.name)
         is_over = found.state == "CANCELLED"
         return BillingReply(BillingAnswer.ENDED if is_over else BillingAnswer.RUNNING, found.state)
+
+    def node_name(self, given: str) -> str:
+        return given
+
+    def drain(self, node: str, incident_id: str) -> StopReply:
+        del incident_id
+        if not self.is_up:
+            return StopReply(StopAnswer.REFUSED, True, "controller_unreachable")
+        if self.uid != 0:
+            return StopReply(StopAnswer.REFUSED, False, "permission_denied")
+        self.drained.add(node)
+        return StopReply(StopAnswer.ACCEPTED, False, f"{node} drained")
 
     def _is_seen(self, job: SchedulerJob) -> bool:
         return job.is_seen or job.name in self.seen

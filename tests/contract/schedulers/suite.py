@@ -28,6 +28,11 @@ class Rig(Protocol):
     def comes_back(self, job: str) -> bool:
         """Whether the scheduler may queue it again."""
 
+    def is_drained(self) -> bool:
+        """Whether this node, n1, takes no further job."""
+
+    def undrain(self) -> None: ...
+
     def down(self) -> None: ...
 
     def up(self) -> None: ...
@@ -101,6 +106,18 @@ class Contract:
         scheduler = rig.as_user(0)
         assert scheduler.stop(SchedulerJob(name, 0, is_seen=True), "i", 0).answer is StopAnswer.REFUSED
         assert scheduler.state(SchedulerJob(name, 0)).answer is BillingAnswer.UNKNOWN
+
+    def test_a_node_is_drained_once_and_by_those_alone_who_may(self, rig: Rig) -> None:
+        refused = rig.as_user(OWNER).drain("n1", "llama.n1.1")
+        assert (refused.answer, refused.reason) == (StopAnswer.REFUSED, "permission_denied")
+        assert not rig.is_drained()
+        root = rig.as_user(0)
+        try:
+            for incident in ("llama.n1.1", "other.n1.1"):
+                assert root.drain("n1", incident).answer is StopAnswer.ACCEPTED
+                assert rig.is_drained()
+        finally:
+            rig.undrain()
 
     def test_nobody_answers(self, rig: Rig) -> None:
         job, scheduler = SchedulerJob(rig.submit(), OWNER), rig.as_user(OWNER)

@@ -29,6 +29,13 @@ class FakeRig:
     def comes_back(self, job: str) -> bool:
         return self.jobs[job].may_come_back
 
+    def is_drained(self) -> bool:
+        return any("n1" in one.drained for one in self.known)
+
+    def undrain(self) -> None:
+        for one in self.known:
+            one.drained.clear()
+
     def down(self) -> None:
         for one in self.known:
             one.is_up = False

@@ -295,7 +295,7 @@ def test_a_node_is_cordoned_and_others_taints_stay(rig: KubeRig) -> None:
     rig.make("", "nodes", "gpu-1", taints=[theirs])
     scheduler = rig.scheduler()
     for incident in ("first", "run of:Ä/7."):
-        assert scheduler.cordon("gpu-1", incident).answer is StopAnswer.ACCEPTED
+        assert scheduler.drain("gpu-1", incident).answer is StopAnswer.ACCEPTED
     spec = rig.item("", "nodes", "gpu-1")["spec"]
     ours = {"key": "costgov.io/halted", "value": "run-of---7", "effect": "NoSchedule"}
     assert spec == {"unschedulable": True, "taints": [theirs, ours]}
@@ -312,7 +312,7 @@ def test_a_taint_that_came_meanwhile_is_not_lost(rig: KubeRig, fake: FakeApi) ->
             fake.cluster.patch(key, {"spec": {"taints": [late]}})
 
     fake.interferes = kubelet_writes_first
-    assert rig.scheduler().cordon("gpu-1", INCIDENT).answer is StopAnswer.ACCEPTED
+    assert rig.scheduler().drain("gpu-1", INCIDENT).answer is StopAnswer.ACCEPTED
     assert late in rig.item("", "nodes", "gpu-1")["spec"]["taints"]
     assert fake.count("PATCH") == 2
 
@@ -320,6 +320,6 @@ def test_a_taint_that_came_meanwhile_is_not_lost(rig: KubeRig, fake: FakeApi) ->
 def test_a_node_that_is_always_being_written_is_refused_for_now(rig: KubeRig, fake: FakeApi) -> None:
     rig.make("", "nodes", "gpu-1")
     fake.interferes = lambda method, _: 409 if method == "PATCH" else None
-    reply = rig.scheduler().cordon("gpu-1", INCIDENT)
+    reply = rig.scheduler().drain("gpu-1", INCIDENT)
     assert (reply.answer, reply.retryable) == (StopAnswer.REFUSED, True)
     assert fake.count("PATCH") == 5

@@ -106,7 +106,7 @@ def test_a_name_that_is_none_asks_nothing(rig: KubeRig, fake: FakeApi, job: str)
     (line,) = scheduler.problems(asked(job))
     assert line.isprintable()
     assert fake.asked == []
-    assert scheduler.cordon(f"{job}/", INCIDENT).answer is StopAnswer.REFUSED
+    assert scheduler.drain(f"{job}/", INCIDENT).answer is StopAnswer.REFUSED
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer_shim.launch import parse_labels, slurm_labels
+from trainer_shim.launch import parse_labels, scheduler_labels
 from trainer_shim.progress import Progress
 from trainer_shim.watcher import Watcher
 
@@ -91,7 +91,7 @@ class Trainee:
         hello = {
             "run": os.environ.get("COSTGOV_RUN", "drill"),
             "attempt": f"a{os.getpid()}",
-            "labels": {**slurm_labels(os.environ), **parse_labels(os.environ.get("COSTGOV_LABELS", ""))},
+            "labels": {**scheduler_labels(os.environ), **parse_labels(os.environ.get("COSTGOV_LABELS", ""))},
             "rank": 0,
             "local_rank": 0,
             "world_size": 1,

@@ -36,6 +36,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MpiDefault=none
 KillWait={kill_wait}
+MessageTimeout=3
 MinJobAge={min_job_age}
 JobRequeue=1
 ReturnToService=2

@@ -45,6 +45,14 @@ class SlurmRig:
     def comes_back(self, job: str) -> bool:
         return "Requeue=1" in self.cluster.shown(job)
 
+    def is_drained(self) -> bool:
+        return "drain" in self.cluster.said("sinfo", "-h", "-N", "-n", "n1", "-o", "%T")
+
+    def undrain(self) -> None:
+        reason = self.cluster.said("sinfo", "-h", "-N", "-n", "n1", "-o", "%E")
+        assert reason == "costgov: llama.n1.1", "the first incident's stands there"
+        self.cluster.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+
     def down(self) -> None:
         self.cluster.stop_controller()
 

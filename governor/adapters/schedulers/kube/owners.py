@@ -35,6 +35,10 @@ class Kind:
     confirms: bool = False
     name_label: str = ""  # Of its pods: its name.
 
+    @property
+    def called(self) -> str:
+        return f"{self.kind}.{self.group}"
+
 
 _SUSPEND: Final = ("spec", "suspend")
 _REPLICAS: Final = ("spec", "replicas")
@@ -160,19 +164,19 @@ class Family:
             return replace(owner, item=reply.body) if uid_of(reply.body) == owner.uid else None
         return None if reply.status == 404 else reply
 
-    def pods(self, owner: Owner, known: set[str]) -> list[Mapping[str, Any]] | KubeReply:
-        """Its pods that hold a node. `known` gains the uids of what stands between, and makes up for what is gone."""
+    def pods(self, owner: Owner, known: set[str], *, ended: bool = False) -> list[Mapping[str, Any]] | KubeReply:
+        """Its pods that hold a node; with `ended` those too that have held one.
+
+        `known` gains the uids of what stands between, and makes up for what is gone.
+        """
         mine: list[Mapping[str, Any]] = []
-        query = {
-            "limit": str(PODS_A_PAGE),
-            "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
-        }
+        query = {"limit": str(PODS_A_PAGE), "fieldSelector": "spec.nodeName!=" if ended else ON_A_NODE}
         for _ in range(PAGES_MAX):
             reply = self._api.get(path_of("/api/v1", owner.namespace, "pods"), self.ends_at, query)
             if not reply.ok:
                 return reply
             for pod in many(reply.body, "items"):
-                if not holds_a_node(pod):
+                if not ended and not holds_a_node(pod):
                     continue
                 belongs = self._belongs(pod, owner, known)
                 if isinstance(belongs, KubeReply):

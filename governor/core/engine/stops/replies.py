@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from governor.core.base.identity import SchedulerJob
+from governor.core.base.identity import JOB_NAME, SchedulerJob, job_parts
 from governor.core.engine.incidents import feed, persist_incident
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
@@ -28,7 +28,12 @@ def job_to_end(node: Node, incident_id: str) -> SchedulerJob | None:
     incident = managed.incident if managed is not None else None
     if incident is None or incident.incident_id != incident_id or incident.plan.stop is not StopTarget.JOB:
         return None
-    return SchedulerJob(incident.job, incident.uid, is_seen=incident.at_of("stop_accepted") is not None)
+    assert managed is not None
+    scheduler, name = job_parts(incident.job)
+    return SchedulerJob(
+        name, incident.uid, is_seen=incident.at_of("stop_accepted") is not None, scheduler=scheduler,
+        places=managed.launch.places if node.facts.scheduler.job == "" else None,
+    )  # fmt: skip
 
 
 def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list[Effect]:
@@ -36,6 +41,8 @@ def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list
     assert incident is not None
     incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
     effects: list[Effect] = []
+    if incident.plan.stop is StopTarget.JOB and reply.ended_as and JOB_NAME.fullmatch(reply.ended_as) is not None:
+        incident.is_known_as(reply.ended_as)
     if reply.destroys and not incident.halt.destroyed:
         # Persisted at once: after a restart, only this tells why the provider knows no such machine.
         incident.move(replace(incident.halt, destroyed=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from governor.app.node_facts import CannotStart, load_scheduler
@@ -15,6 +15,8 @@ from governor.text.table import plain
 from trainer_shim.launch import scheduler_job
 
 NOT_SEEN_FROM_WITHIN: Final = "nobody inside of the job sees its end"
+ASKED_MAX: Final = 4  # Of jobs without a living run, the newest. Each may take its scheduler's time-out.
+OVER: Final = ("finished", "halted")
 HOW_TO_ASK: Final = {
     "slurm": "put scontrol, scancel, squeue and sinfo on PATH",
     "kubernetes": "mount the token of a service account with the Role of deploy/kubernetes",
@@ -68,6 +70,42 @@ def found_or_none(settings: Settings) -> Scheduler | None:
         return load_scheduler(settings)
     except CannotStart:
         return None
+
+
+def held_idle(documents: Sequence[Mapping[str, Any]], load: Callable[[], Settings]) -> list[dict[str, Any]]:
+    """Jobs that hold nodes while no run of theirs lives, by status documents: they are paid for. Their scheduler is
+    asked, where there is such a run; `load` is called then alone.
+
+    A job of which a run lives on another node is held too, and nobody here trains in it: it says of this node alone.
+    """
+    rows = [(document, row) for document in documents for row in document["runs"] if row.get("job")]
+    living = {row["job"] for _, row in rows if row["state"] not in OVER}
+    idle = {str(row["job"]): (document, row) for document, row in rows if row["job"] not in living}
+    scheduler = found_or_none(load()) if idle else None
+    found: list[dict[str, Any]] = []
+    for full, (document, row) in list(idle.items())[-ASKED_MAX:] if scheduler is not None else ():
+        whose, name = job_parts(full)
+        if scheduler is None or scheduler.name != whose:
+            continue
+        reply = scheduler.state(SchedulerJob(name, int(row["uid"]), is_seen=True, scheduler=whose))
+        if reply.answer is BillingAnswer.RUNNING:
+            price = document["governor"].get("price_usd_per_hour")
+            found.append(
+                {"scheduler": whose, "job": name, "run": row["run"], "node": document["governor"]["node"],
+                 "says": reply.provider_state, "usd_per_hour": price}
+            )  # fmt: skip
+    return found
+
+
+def held_text(one: Mapping[str, Any]) -> str:
+    """One of `held_idle`, for people."""
+    price = one["usd_per_hour"]
+    costs = f"${price:,.2f}/h for this node" if price is not None else "at a price that is unknown"
+    end = {"slurm": f"; `scancel {plain(one['job'])}` gives it back"}.get(one["scheduler"], "")
+    return (
+        f"allocation: {one['scheduler']} job {plain(one['job'])} holds its nodes ({plain(one['says'])}), {costs}. "
+        f"Nobody trains in it here: run {plain(one['run'])} is over{end}"
+    )
 
 
 def job_now(snapshot: Mapping[str, Any], settings: Settings) -> str | None:

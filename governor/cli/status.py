@@ -23,6 +23,7 @@ from governor.cli.common import (
     refuse,
     remark,
     show_drawn,
+    show_line,
     show_text,
     sockets,
     tell_left_out,
@@ -75,10 +76,11 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
             raise
         return
     several = _several([run] if run is not None and control is None else [])
+    held = _held(documents)
     if as_json:
         # A node usually has one governor. Others (`costgov run` beside a service) are a list under "beside".
         first, *beside = map(for_programs, documents)
-        print_json({**first, "beside": beside, **several})
+        print_json({**first, "beside": beside, **several, **({"held_idle": held} if held else {})})
         return
     from governor.cli.status_table import render_status
 
@@ -90,9 +92,23 @@ def status(run: str | None, watch: bool, control: str | None, as_json: bool) -> 
                 show_drawn(render_status(_drawable(document, set()), screen))
         except Failed as error:
             unshown.append(error)
+    for one in held:
+        from governor.app.scheduler_jobs import held_text
+
+        show_line(held_text(one), "bold yellow")
     _tell_several(several)
     if unshown:
         raise unshown[0]
+
+
+def _held(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Allocations that are paid for while nobody trains in them. Most governors have no job to ask for."""
+    if not any(row.get("job") for document in documents for row in document["runs"]):
+        return []
+    from governor.app.scheduler_jobs import held_idle
+    from governor.cli.common import settings_from
+
+    return held_idle(documents, lambda: settings_from(None))
 
 
 def _ask(control: str | None, run: str | None, told: set[str]) -> list[Any]:

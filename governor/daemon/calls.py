@@ -22,6 +22,7 @@ from governor.core.events.checkpoints import (
     LastGoodSeen,
 )
 from governor.core.events.effects import (
+    DrainNode,
     FindLastGood,
     ReadBilling,
     ReadCheckpoint,
@@ -30,6 +31,7 @@ from governor.core.events.effects import (
     WeighCheckpoint,
 )
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
+from governor.core.events.machine import NodeDrained
 from governor.core.events.peers import OtherStopped
 from governor.ports import Checkpoints, Clock
 from governor.remote_ports import BillingReply, Cloud, Scheduler, StopReply
@@ -49,9 +51,11 @@ _AT_ONCE_MAX: Final[dict[type, int]] = {
     FindLastGood: CHECKPOINT_READS_AT_ONCE_MAX,
     WeighCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
     StopOther: STOPS_AT_ONCE_MAX,
+    DrainNode: STOPS_AT_ONCE_MAX,
 }
+CALLS: Final = tuple(_AT_ONCE_MAX)
 
-Call = StopCompute | StopOther | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
+Call = DrainNode | StopCompute | StopOther | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
 
 NO_PROVIDER: Final = "no_provider"
 NO_SCHEDULER: Final = "no_scheduler"  # The governor that began the halt had one, or another.
@@ -133,6 +137,13 @@ class Calls:
             return self.cloud.billing(destroyed=effect.destroyed)
         return BillingReply(BillingAnswer.UNKNOWN, NO_PROVIDER if job is None else NO_SCHEDULER)
 
+    def _drained(self, effect: DrainNode) -> NodeDrained:
+        if self.scheduler is None:
+            reply = StopReply(StopAnswer.REFUSED, False, NO_SCHEDULER)
+        else:
+            reply = self.scheduler.drain(effect.node, effect.incident_id)
+        return NodeDrained(self.clock.mono(), effect.incident_id, reply.answer is StopAnswer.ACCEPTED, reply.reason)
+
     def _ask_world(self, effect: Call, job: SchedulerJob | None) -> Event:
         match effect:
             case StopCompute():
@@ -146,6 +157,8 @@ class Calls:
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
             case StopOther():
                 return self._stop_other(effect)
+            case DrainNode():
+                return self._drained(effect)
             case ReadCheckpoint():
                 look = self.checkpoints.read(effect.path, effect.manifest, uid=effect.uid, gid=effect.gid)
                 return CheckpointRead(self.clock.mono(), effect.incident_id, look)
@@ -182,6 +195,8 @@ class Calls:
             case StopOther():
                 unasked = OtherStopped(at, effect.incident_id, effect.node, False, False, "calls_in_flight")
                 self.post(unasked)
+            case DrainNode():
+                self.post(NodeDrained(at, effect.incident_id, False, "calls_in_flight"))
             case ReadCheckpoint():
                 self.post(CheckpointRead(at, effect.incident_id, CheckpointLook(None, 0, 0, "calls_in_flight")))
             case FindLastGood():

@@ -26,22 +26,16 @@ from governor.core.events.effects import (
     CloseIncident,
     Confirm,
     Effect,
-    FindLastGood,
     Kill,
     MeetPeer,
     Page,
     PersistIncident,
     PersistRuns,
-    ReadBilling,
-    ReadCheckpoint,
     RecallRun,
     Record,
     Refuse,
-    StopCompute,
-    StopOther,
     TellPeers,
     Term,
-    WeighCheckpoint,
 )
 from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
@@ -49,7 +43,7 @@ from governor.core.events.shown import RankShowed
 from governor.core.halt.incident import TARGETS_MAX, Incident
 from governor.core.halt.left_launch import process_of
 from governor.core.money.charges import charge_row
-from governor.daemon.calls import Call, Calls
+from governor.daemon.calls import CALLS, Call, Calls
 from governor.daemon.halt_looks import HaltLooks
 from governor.daemon.log_quota import LogQuota, more_like_it
 from governor.daemon.observers import Observers
@@ -377,22 +371,17 @@ class Performer:
 
 
 _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
+    **dict.fromkeys(CALLS, Performer.call),
     Alarm: Performer.alarm,
     Ask: Performer.ask,
     CloseIncident: Performer.close_incident,
     Confirm: Performer.confirm,
-    FindLastGood: Performer.call,
     PersistRuns: Performer.persist_runs,
     Kill: Performer.kill,
     MeetPeer: Performer.tell_peers,
     Page: Performer.page,
-    ReadBilling: Performer.call,
-    ReadCheckpoint: Performer.call,
     RecallRun: Performer.recall_run,
     Refuse: Performer.refuse,
-    StopCompute: Performer.call,
-    StopOther: Performer.call,
     TellPeers: Performer.tell_peers,
     Term: Performer.term,
-    WeighCheckpoint: Performer.call,
 }

@@ -152,7 +152,7 @@ def _halt(policy: Policy) -> str:
     stop = {
         "auto": "end the scheduler's job, else stop the instance if this run has it to itself and its disk survives",
         "processes": "leave the machine running",
-        "job": "end the scheduler's job (Slurm; without one, the processes alone), leave the machine to the scheduler",
+        "job": "end the scheduler's job (without one, the processes alone), leave the machine to the scheduler",
         "instance": "stop the instance",
     }[halt.stop]
     last = ", destroying it if stopping fails" if halt.destroy else ""

@@ -307,6 +307,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "stop_accepted": ("accepted", _accepted),
     "stop_refused": ("refused", _reason),
     "stop_unknown": ("no answer", _reason),
+    "drained": ("drained", _reason),
+    "not_drained": ("NOT DRAINED", _reason),
     "billing": ("billed", _state),
     "verified": ("VERIFIED", _state),
     "merged": ("merged", _merged),

@@ -157,6 +157,8 @@ def _show(snapshot: Snapshot, config: Path | None) -> None:
         show_drawn("\n".join([*plot[1:], "", ""]))
     if (now := _job_now(snapshot, config)) is not None:
         show_line(f"asked now     {now}")
+    if (told := report.next_attempt(snapshot)) is not None:
+        show_line(f"next attempt  {told}", "bold yellow")
     for line in unseen:
         show_line(f"not observed  {plain(line)}", "yellow")
     for mode in modes:

@@ -75,6 +75,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "gate_unsure": Severity.INFO,
         "hello_refused": Severity.WARNING,
         "name_taken": Severity.WARNING,
+        "node_not_drained": Severity.WARNING,
         "operator_forget": Severity.INFO,
         "run_displaced": Severity.WARNING,
         "run_not_recalled": Severity.WARNING,

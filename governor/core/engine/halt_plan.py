@@ -18,6 +18,7 @@ from governor.core.money.ceiling_forecast import ReserveGrowth
 from governor.core.money.ledger import reserve
 from governor.core.rules.condition import evidence_of
 from governor.core.rules.triggers.budget import TOKENS_REACHED
+from governor.core.rules.triggers.gpu_fault import GpuFault
 from governor.core.runs.other_nodes import silent
 from governor.core.runs.state import Run
 
@@ -286,6 +287,14 @@ def job_ended_by(plan: HaltPlan, facts: NodeFacts, run: Run) -> str:
     """The full name of the job that a halt with this plan ends; empty if it ends none."""
     job = job_of(facts, run) if plan.stop is StopTarget.JOB else None
     return job.full_name if job is not None else ""
+
+
+def bad_node(facts: NodeFacts, verdict: Verdict) -> str:
+    """The scheduler and its name of this node, if its hardware failed: "slurm:n1". Empty where no scheduler is."""
+    known = facts.scheduler
+    if not known.name or not known.node or evidence_of(verdict, GpuFault.KIND) is None:
+        return ""
+    return f"{known.name}:{known.node}"
 
 
 def machine_of(facts: NodeFacts) -> str:

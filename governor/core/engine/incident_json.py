@@ -74,6 +74,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "framework": incident.framework,
         "resumes": incident.resumes,
         **({"job": incident.job, "scheduler": job_parts(incident.job)[0]} if incident.job else {}),
+        **({"bad_node": incident.bad_node} if incident.bad_node else {}),
         "kind": incident.plan.checkpoint,
         "opened_mono_ns": incident.opened_at,
         "boot_id": node.facts.boot_id,
@@ -162,6 +163,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     return Incident(
         **plain,
         job=str(snapshot.get("job", "")),
+        bad_node=str(snapshot.get("bad_node", "")),
         tokens_at=snapshot.get("tokens_at", snapshot["tokens_total"]),
         last_good=LastGood.of(snapshot["last_good"]),
         targets_unlisted=int(snapshot.get("targets_unlisted", 0)),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from governor.core.base.findings import Verdict
+from governor.core.base.identity import job_parts
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
 from governor.core.engine import budgeting, charging, node_journal, saved_checkpoint
 from governor.core.engine.command.payers import payer_for
-from governor.core.engine.halt_plan import checkpoint_obstacle, job_ended_by, plan_for
+from governor.core.engine.halt_plan import bad_node, checkpoint_obstacle, job_ended_by, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import charge_until, charge_verdict, count_split, last_rate
@@ -19,6 +20,7 @@ from governor.core.events.effects import (
     Alarm,
     Ask,
     CloseIncident,
+    DrainNode,
     Effect,
     HaltEffect,
     Kill,
@@ -79,6 +81,7 @@ def open_incident(
         opened_at=at,
         opened_wall=wall,
         job=job_ended_by(plan, node.facts, run),
+        bad_node="" if joined is not None else bad_node(node.facts, verdict),  # Else it is another node's hardware.
         operator_uid=operator_uid,
         wanted=verdict.checkpoint,
         known_as=(joined or ("", ""))[0],
@@ -103,9 +106,8 @@ def open_incident(
     managed.enter_halt(incident)
     node.enter(incident)
     _note_begin(managed, incident, in_vain)
-    longest = run.save_longest_ns
-    fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
-    looks = [*ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed, at)]
+    fact = table.verdict_fact(plan, None if run.save_longest_ns is None else DurationNs(run.save_longest_ns))
+    looks = [*drain(node, incident), *ask_while_it_runs(node, incident), *saved_checkpoint.find_last_good(managed, at)]
     # The letters do not wait for what the run has spent.
     return [*feed(node, managed, fact, at), *looks, node_journal.persist(node, at, managed)]
 
@@ -122,6 +124,13 @@ def _note_begin(managed: ManagedRun, incident: Incident, in_vain: str | None) ->
         incident.note(at, wall, "raised", text=cause_of(managed.run.failures))
     if in_vain is not None:
         incident.note(at, wall, "save_failed", reason=in_vain)
+
+
+def drain(node: Node, incident: Incident) -> list[DrainNode]:
+    """Before the job ends: the next one would land on the broken node. Once, and only where [scheduler] says so."""
+    if not incident.bad_node or not node.facts.scheduler.drains:
+        return []
+    return [DrainNode(incident.incident_id, incident.run, job_parts(incident.bad_node)[1])]
 
 
 def ask_while_it_runs(node: Node, incident: Incident) -> list[Effect]:

@@ -69,6 +69,7 @@ from governor.core.events.machine import (
     HaltMarksRead,
     HostMemory,
     HostSample,
+    NodeDrained,
     PriceRead,
     RunRecalled,
     SourceTrouble,
@@ -210,6 +211,7 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
 _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, ManagedRun, Any], list[Effect]]]] = {
     StopReplied: replies.on_stop_replied,
     BillingRead: replies.on_billing,
+    NodeDrained: replies.on_drained,
     ProcessesSeen: incidents.on_processes,
     CheckpointRead: incidents.on_checkpoint_read,
 }
@@ -293,6 +295,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     Tick: _on_tick,
     StopReplied: _on_incident_event,
     BillingRead: _on_incident_event,
+    NodeDrained: _on_incident_event,
     ProcessesSeen: _on_incident_event,
     CheckpointRead: _on_incident_event,
     LastGoodSeen: incidents.on_last_good_seen,

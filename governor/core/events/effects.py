@@ -93,6 +93,15 @@ class StopOther:
     instance_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class DrainNode:
+    """Take this node from its scheduler: its hardware failed. What runs there stays. Answered by NodeDrained."""
+
+    incident_id: str
+    run: str
+    node: str  # As the scheduler calls it.
+
+
 HaltEffect = Ask | Term | Kill | StopCompute | ReadBilling | Page | CloseIncident
 
 
@@ -234,6 +243,7 @@ Effect = (
     | StopOther
     | TellPeers
     | MeetPeer
+    | DrainNode
 )
 
 

@@ -19,6 +19,7 @@ from governor.core.events.machine import (
     GpuProcessesSeen,
     HaltMarksRead,
     MachineEvent,
+    NodeDrained,
     PriceRead,
     RunRecalled,
     SourceTrouble,
@@ -358,6 +359,7 @@ Event = (
     | Tick
     | StopReplied
     | BillingRead
+    | NodeDrained
     | ProcessesSeen
     | CheckpointEvent
     | OperatorHalt

@@ -119,6 +119,16 @@ class HostSample:
     cut: frozenset[ProcessId] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """What the scheduler said when a halt wanted this node drained."""
+
+    at: MonoNs
+    incident_id: str
+    is_drained: bool  # It was read back.
+    reason: str  # Named, without secrets.
+
+
 MachineEvent = GpuSample | HostMemory | HostSample | SpotNotice  # What a run's rules are shown.
 
 

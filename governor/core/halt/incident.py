@@ -41,6 +41,7 @@ class Incident:
     opened_at: MonoNs
     opened_wall: WallNs
     job: str = ""  # The scheduler's, where the plan ends one: its full name (identity.py).
+    bad_node: str = ""  # This one, by its scheduler's name, if its hardware failed: "slurm:n1".
     policy: str = ""
     rule: str = ""
     trigger: str = ""

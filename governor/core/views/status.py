@@ -12,6 +12,7 @@ from governor.core.base.save_interval import advice, mtbf_s
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
 from governor.core.engine import budgeting
 from governor.core.engine.command import ceilings
+from governor.core.engine.halt_plan import job_of
 from governor.core.engine.idle.limit import due_at, limit
 from governor.core.engine.idle.messages import KEEP_IT, cannot_stop
 from governor.core.engine.idle.occupancy import occupants, unseen
@@ -78,7 +79,13 @@ _STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compi
 
 def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
     """One record per run, newest last. Dollars are floats: for people, not for sums."""
-    return [run_status(managed, at) for managed in node.runs.values()]
+    return [{**run_status(managed, at), "job": _job(node, managed.run)} for managed in node.runs.values()]
+
+
+def _job(node: Node, run: Run) -> str | None:
+    """The scheduler's job, as our launch or the run names it. None: none that could be asked for."""
+    job = job_of(node.facts, run)
+    return job.full_name if job is not None else None
 
 
 def lines_status(node: Node) -> list[dict[str, Any]]:

@@ -98,6 +98,18 @@ def not_observed(snapshot: Snapshot) -> list[str]:
     return lines
 
 
+def next_attempt(snapshot: Snapshot) -> str | None:
+    """What keeps the next attempt from a node whose GPU failed. None where there is none."""
+    scheduler, colon, node = str(snapshot.get("bad_node") or "").partition(":")
+    if not colon:
+        return None
+    what = f"the GPU of node {plain(node)} failed"
+    if any(entry["what"] == "drained" for entry in snapshot["timeline"]):
+        return f"{what}: {scheduler} starts nothing there until somebody resumes it"
+    keep = f"sbatch --exclude={plain(node)}" if scheduler == "slurm" else f"kubectl cordon {plain(node)}"
+    return f"{keep}: {what}, and it may be given out again"
+
+
 def collectives_told(snapshot: Snapshot) -> list[str]:
     """What ranks showed of their last collectives at the halt: a line for each group, and for each rank without."""
     found = snapshot["evidence"].get(COLLECTIVES)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from governor.core.base.printable import at_step, escaped
 from governor.core.base.shell_words import REDACTED
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
-from governor.reports.incident.told import collectives_told, not_observed, summary
+from governor.reports.incident.told import collectives_told, next_attempt, not_observed, summary
 from governor.reports.node_stop import is_of_node, last_runs
 from governor.reports.resume_text import (
     BEGINS_ANEW,
@@ -129,6 +129,8 @@ def fact_rows(snapshot: Snapshot) -> dict[str, str]:
         "Spent": spent_text(snapshot),
         "Stays billed": _inline(stays_billed_text(snapshot)),
     }
+    if (told := next_attempt(snapshot)) is not None:
+        rows["Next attempt"] = _inline(told)
     return rows
 
 

@@ -36,14 +36,14 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MpiDefault=none
 KillWait={kill_wait}
-MessageTimeout=3
+MessageTimeout=2
 MinJobAge={min_job_age}
 JobRequeue=1
 ReturnToService=2
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none
-SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
+SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1,bf_hetjob_immediate
 {more}
 {nodes}
 PartitionName=p Nodes=n[1-{count}] Default=YES State=UP MaxTime=INFINITE

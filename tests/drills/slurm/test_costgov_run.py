@@ -69,6 +69,19 @@ def test_the_other_elements_of_an_array_go_on(cluster: Cluster, short_tmp: Path)
     cluster.run("scancel", job)
 
 
+def test_a_deaf_heterogeneous_job_ends_as_a_whole(cluster: Cluster, short_tmp: Path) -> None:
+    """Its script ignores SIGTERM and goes on when `costgov run` has ended: Slurm's SIGKILL comes after KillWait."""
+    work = work_in(short_tmp / "w")
+    script = f"trap '' TERM\n{launch(work, 'deaf_term')}\nwhile :; do sleep 1; done"
+    job = cluster.submit(script, "-w", "n1", ":", "-w", "n2", runs=False)
+    until(lambda: cluster.states(job) == {"CANCELLED"}, "both parts are cancelled")
+    assert "Requeue=1" not in cluster.shown(job)
+    until(lambda: cluster.said("sinfo", "-h", "-t", "idle", "-o", "%D") == "3", "all nodes are given back")
+    incident, told = shown(work, cluster.environ)
+    assert (incident["job"], incident["plan"]["stop"]) == (job, "JOB")
+    assert "CANCELLED" in told
+
+
 def test_a_controller_that_is_down_is_asked_until_it_answers(cluster: Cluster, short_tmp: Path) -> None:
     work = work_in(short_tmp / "w", stop="job")
     job = cluster.submit(launch(work, "finish"), runs=False)

@@ -8,8 +8,9 @@ from governor.core.base.identity import JOB_NAME, SchedulerJob, job_parts
 from governor.core.engine.incidents import feed, persist_incident
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
-from governor.core.events.effects import Effect
+from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import BillingAnswer, BillingRead, StopAnswer, StopReplied
+from governor.core.events.machine import NodeDrained
 from governor.core.halt import table
 from governor.core.halt.table import StopTarget
 
@@ -48,6 +49,19 @@ def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list
         incident.move(replace(incident.halt, destroyed=True))
         effects.append(persist_incident(node, managed))
     return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]
+
+
+def on_drained(node: Node, managed: ManagedRun, drained: NodeDrained) -> list[Effect]:
+    incident = managed.incident
+    assert incident is not None
+    what = "drained" if drained.is_drained else "not_drained"
+    incident.note(drained.at, node.wall(drained.at), what, reason=drained.reason)
+    effects: list[Effect] = [persist_incident(node, managed)]
+    if not drained.is_drained:
+        scheduler, name = job_parts(incident.bad_node)
+        text = f"{scheduler} goes on using node {name}, whose GPU failed: it was not drained ({drained.reason})"
+        effects.append(Alarm("node_not_drained", incident.run, f"{text}; drain it by hand ({incident.incident_id})"))
+    return effects
 
 
 def on_billing(node: Node, managed: ManagedRun, read: BillingRead) -> list[Effect]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from governor.core.base.identity import SchedulerJob
     from governor.core.base.units import UsdMicros, WallNs
+    from governor.core.events.fleet_store import Answer, Kept, Transaction
     from governor.core.events.inputs import BillingAnswer, StopAnswer
     from governor.core.events.peers import NodeTold
-    from governor.core.fleet.scopes import Answer, Kept, Transaction
     from governor.core.money.prices import PriceAnswer
 
 

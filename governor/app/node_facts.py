@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,12 @@ from governor.adapters.peers.opening import open_peers
 from governor.adapters.peers.udp import PeersUnavailable
 from governor.adapters.plugins import ConfigError
 from governor.app import pricing
+from governor.app.scheduler_jobs import start_lines
 from governor.core.base.identity import SchedulerFacts
-from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs
-from governor.core.engine.node import NodeFacts
+from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs, UsdMicros, format_usd
+from governor.core.engine.halt_plan import machine_of
+from governor.core.engine.idle import limit
+from governor.core.engine.node import Node, NodeFacts
 from governor.core.money.lines import Lines
 from governor.core.money.prices import Chosen, Day
 from governor.planner.catalog import driver_peaks
@@ -159,3 +162,30 @@ def node_facts(
         gpu_peaks=driver_peaks(),
         redact_keys=settings.redact.keys,
     )
+
+
+def start_report(
+    node: Node, preflight: Preflight | None, scheduler: Scheduler | None, price: Chosen, *, remarks: Iterable[str],
+    shared: Sequence[tuple[str, int]], problems: Iterable[str], metrics_places: str | None, selftest: Iterable[str],
+) -> list[str]:  # fmt: skip
+    """`shared`: scopes of the fleet, and the ceilings that costgov.toml has for them, in micro-dollars."""
+    facts = node.facts
+    billed = list(facts.stays_billed)
+    told = [f"on halt I will {facts.will_stop}"]
+    if facts.cloud != "none" and not facts.can_stop:
+        told = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
+        billed.insert(0, machine_of(facts))
+    told = start_lines(facts.scheduler, scheduler) + (told if not facts.scheduler.job else [])
+    told += limit.promises(node)
+    told.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
+    told += remarks
+    told.append(f"price: {price.text}")
+    told += [f"price: {remark.line}" for remark in price.remarks if not remark.is_alarm]
+    told += [f"also billed: {line}" for line in facts.lines.texts]
+    budgets = node.budgets.in_force()
+    told += [f"budget {b.scope.text}: {format_usd(b.ceiling_usd_micros)} ({b.source})" for b in budgets]
+    told += [f"budget of the fleet, {scope}: {format_usd(UsdMicros(ceiling))}" for scope, ceiling in shared]
+    told += [f"problem: {problem}" for problem in (preflight.problems if preflight else ())]
+    told += [f"problem: {problem}" for problem in problems]
+    told += [f"metrics at {metrics_places}"] if metrics_places else []
+    return [*told, *selftest]

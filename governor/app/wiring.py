@@ -31,6 +31,7 @@ from governor.adapters.trainers.segments import limits_of
 from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.app import mark_requests, pricing, requests
 from governor.app.earlier_launch import take_up
+from governor.app.fleet import fleet_part
 from governor.app.machine_watch import MachineWatch
 from governor.app.node_facts import (
     CannotStart,
@@ -42,20 +43,19 @@ from governor.app.node_facts import (
     needs_room,
     node_facts,
     raise_descriptor_limit,
+    start_report,
     today,
 )
 from governor.app.pricing import PriceWatch
-from governor.app.scheduler_jobs import start_lines
 from governor.app.settings_file import places_told, second_place
 from governor.core.base.identity import ProcessId
 from governor.core.base.policy import WarmUp
-from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs, format_usd
-from governor.core.engine.halt_plan import machine_of
-from governor.core.engine.idle import limit
+from governor.core.base.units import MICROS_PER_USD, TICK_NS, BootNs, UsdMicros, WallNs
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.node_journal import begins_at, own_start
 from governor.core.engine.verdicts import tell_fall_backs
 from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Event
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.metrics import GovernorHealth
 from governor.daemon.logs import configure
@@ -125,7 +125,8 @@ class Governor:
         self.halt_marks, policies, unread = mark_requests.begin(paths.marks_dir, policies)
         now, wall = self.clock.boot(), self.clock.wall()
         began = self._began(now, *entered) if entered is not None else now
-        self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets)
+        self.fleet, shared = fleet_part(settings, facts, self.clock, self._post)
+        self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets, shared)
         # A resumed halt acts first; alarms about the price follow.
         reports = paths.state_dir / "incidents"
         taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
@@ -150,6 +151,9 @@ class Governor:
         known = self.settings, self.cloud, self.preflight, self.scheduler, self.price, self.clock.boot_id
         lines, has_peers = lines_of(self.settings.line, today(self.clock)), self.peers is not None
         return node_facts(*known, lines, exclusive=is_run, has_peers=has_peers)
+
+    def _post(self, event: Event) -> None:
+        self.daemon.post(event)  # It is built last.
 
     def _attended(self) -> tuple[ProcessId, ...]:
         return self.daemon.supervised.processes if self.daemon.supervised is not None else ()
@@ -209,7 +213,7 @@ class Governor:
             checkpoints=self.checkpoints,
             observer=observers,
             process_killer=ProcessKiller(self.processes, os.getpid(), facts.redact_keys, own_processes, has_cap_kill()),
-            post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.
+            post=self._post,
             cloud=self.cloud,
             peers=self.peers,
             scheduler=self.scheduler,
@@ -227,6 +231,10 @@ class Governor:
             extra=self._extra,
             sources=[*self.streams, *self.machine.sources(), self.prices, self.halt_marks],
         )
+        if self.fleet is not None:
+            performer.calls.ask_by(self.fleet.worker.ask)
+            self.fleet.worker.begin()
+            self._closers.append(self.fleet.worker.close)
         daemon.health.loaded(self.clock.wall())
         return daemon
 
@@ -329,6 +337,7 @@ class Governor:
                 "alerts": self.alerts.document(),
                 "gpu_status": self.gpus.status,
                 "peers": self.peers.document() if self.peers is not None else self.peers_problem,
+                "fleet": self.fleet.document() if self.fleet is not None else None,
                 "gpus_unread": self.machine.gpu_watch.unread,
             },
             "unwatched_gpu_processes": self.unwatched(),
@@ -349,29 +358,17 @@ class Governor:
 
     def lines(self) -> list[str]:
         """What start-up reports: what a halt does, what stays billed, what is wrong."""
-        facts = self.node.facts
-        billed = list(facts.stays_billed)
-        lines = [f"on halt I will {facts.will_stop}"]
-        if facts.cloud != "none" and not facts.can_stop:
-            lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
-            billed.insert(0, machine_of(facts))
-        lines = start_lines(facts.scheduler, self.scheduler) + (lines if not facts.scheduler.job else [])
-        lines += limit.promises(self.node)
-        lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
-        names = [policy.name for policy in self.node.policies.policies]
-        lines += files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)
-        lines.append(f"price: {self.price.text}")
-        lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
-        lines += [f"also billed: {line}" for line in facts.lines.texts]
-        budgets = self.node.budgets.in_force()
-        lines += [f"budget {b.scope.text}: {format_usd(b.ceiling_usd_micros)} ({b.source})" for b in budgets]
-        lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
-        lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
-        problems = (self.metrics_problem, self.peers_problem)
-        lines += [f"problem: {problem}" for problem in problems if problem]
-        lines += [f"problem: {problem}" for problem in self.alerts.problems()]
-        lines += [f"metrics at {self.metrics_places}"] if self.metrics_places else []
-        return [*lines, *selftest_lines(self.selftest)]
+        fleet_problem = self.fleet.problem if self.fleet is not None else None
+        found = (self.journal_problem, self.metrics_problem, self.peers_problem, fleet_problem)
+        return start_report(
+            self.node, self.preflight, self.scheduler, self.price,
+            remarks=files.remarks(
+                self.policy_paths(), self.settings.paths.policies_dir, [one.name for one in self.node.policies.policies]
+            ),
+            shared=[(one.scope, one.ceiling_usd) for one in self.settings.fleet.budget],
+            problems=[*(problem for problem in found if problem), *self.alerts.problems()],
+            metrics_places=self.metrics_places, selftest=selftest_lines(self.selftest),
+        )  # fmt: skip
 
     def close(self) -> None:
         while self._closers:

@@ -30,6 +30,7 @@ from governor.core.events.effects import (
     StopOther,
     WeighCheckpoint,
 )
+from governor.core.events.fleet_store import AskStore
 from governor.core.events.inputs import BillingAnswer, BillingRead, Event, StopAnswer, StopReplied
 from governor.core.events.machine import NodeDrained
 from governor.core.events.peers import OtherStopped
@@ -55,7 +56,7 @@ _AT_ONCE_MAX: Final[dict[type, int]] = {
 }
 CALLS: Final = tuple(_AT_ONCE_MAX)
 
-Call = DrainNode | StopCompute | StopOther | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint
+Call = DrainNode | StopCompute | StopOther | ReadBilling | ReadCheckpoint | FindLastGood | WeighCheckpoint | AskStore
 
 NO_PROVIDER: Final = "no_provider"
 NO_SCHEDULER: Final = "no_scheduler"  # The governor that began the halt had one, or another.
@@ -73,14 +74,21 @@ class Calls:
     post: Callable[[Event], None]
     scheduler: Scheduler | None = None
     job_of: Callable[[str], SchedulerJob | None] = lambda _: None  # By incident: what is ended instead of the machine.
+    ask_store: Callable[[AskStore], None] = lambda _: None  # The fleet's store; without one nobody asks.
     _later: list[tuple[MonoNs, int, Call]] = field(default_factory=list)
     _order: Any = field(default_factory=itertools.count)
     _in_flight: Counter[type] = field(default_factory=Counter)
     _lock: Any = field(default_factory=threading.Lock)
 
+    def ask_by(self, ask_store: Callable[[AskStore], None]) -> None:
+        """There is a fleet: its worker has what is asked of the store."""
+        self.ask_store = ask_store
+
     def begin(self, effect: Call) -> None:
         """Begin a call: at once, or after the time that it says."""
-        if isinstance(effect, ReadBilling) and effect.after_s > 0:
+        if isinstance(effect, AskStore):
+            self.ask_store(effect)  # It has a thread of its own, and its own bounds.
+        elif isinstance(effect, ReadBilling) and effect.after_s > 0:
             due = MonoNs(self.clock.mono() + round(effect.after_s * NS_PER_S))
             heapq.heappush(self._later, (due, next(self._order), effect))
         else:

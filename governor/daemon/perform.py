@@ -37,6 +37,7 @@ from governor.core.events.effects import (
     TellPeers,
     Term,
 )
+from governor.core.events.fleet_store import AskStore
 from governor.core.events.inputs import Event, ProcessesSeen
 from governor.core.events.machine import RunRecalled
 from governor.core.events.shown import RankShowed
@@ -140,9 +141,6 @@ class Performer:
                 managed.incident.mark_undurable()
             snapshot = {**snapshot, "undurable": True}  # Also if this was the halt's last row.
         self._observer_calls.append(partial(self.observer.incident, snapshot))
-
-    def _record(self, effect: Record) -> None:
-        self._persist([effect])
 
     def persist_runs(self, effect: PersistRuns) -> None:
         rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in effect.records]
@@ -374,6 +372,7 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     **dict.fromkeys(CALLS, Performer.call),
     Alarm: Performer.alarm,
     Ask: Performer.ask,
+    AskStore: Performer.call,
     CloseIncident: Performer.close_incident,
     Confirm: Performer.confirm,
     PersistRuns: Performer.persist_runs,

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from governor.core.base.units import NS_PER_S, UsdMicros, parse_duration, usd
 from governor.core.money.budgets import BUDGETS_MAX
 from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
+from governor.settings.fleet import Fleet
 from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
 from governor.settings.peers import Peers
 from governor.settings.streams import ALERT_RECEIVERS_MAX, JSONL_STREAMS_MAX, Alert, Jsonl
@@ -277,6 +278,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerTable = Field(default_factory=SchedulerTable)
     metrics: Metrics = Field(default_factory=Metrics)
     peers: Peers = Field(default_factory=Peers)
+    fleet: Fleet = Field(default_factory=Fleet)
     record: Record = Field(default_factory=Record)
     log: Log = Field(default_factory=Log)
     redact: Redact = Field(default_factory=Redact)

@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from governor.core.fleet.scopes import ROW_CHARS_MAX, Answer, Kept, Transaction
+from governor.core.events.fleet_store import Answer, Kept, Transaction
+from governor.core.fleet.scopes import ROW_CHARS_MAX
 from governor.remote_ports import FleetReply
 
 TORN: Final = (LookupError, TypeError, ValueError, AttributeError)

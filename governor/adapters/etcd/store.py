@@ -26,7 +26,7 @@ from governor.adapters.etcd.gateway import (
     wants_token,
 )
 from governor.adapters.http.client import HttpFailure, exchange, make_client, may_be_asked, origin
-from governor.core.fleet.scopes import Answer, Kept, Transaction
+from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.remote_ports import FleetReply
 
 ENDPOINTS_MAX: Final = 16

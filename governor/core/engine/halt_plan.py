@@ -104,7 +104,8 @@ def shortest_ns(managed: ManagedRun, *more: int | None) -> int | None:
     own = lasts_ns(own_ceiling(managed.policy), run.spend_rate_usd_micros_per_hour)
     if not run.caps and not more:  # Nearly every tick.
         return own
-    groups = (lasts_ns(cap.ceiling_usd_micros, cap.rate_usd_micros_per_hour) for cap in run.caps)
+    wholes = ((cap.whole_usd_micros or cap.ceiling_usd_micros, cap.rate_usd_micros_per_hour) for cap in run.caps)
+    groups = (lasts_ns(ceiling, rate) for ceiling, rate in wholes)
     return min((lasts for lasts in (own, *groups, *more) if lasts is not None), default=None)
 
 

@@ -333,7 +333,7 @@ def _shield(managed: ManagedRun) -> str:
     halting = [rule for rule in budgets if rule.mode is Mode.ENFORCE]
     ceilings = [format_usd(own)] if own is not None and any(not r.params.get("caps_only") for r in halting) else []
     caps = [cap for cap in managed.run.caps if halting and cap.scope != f"run:{managed.run.run}"]
-    ceilings += [f"{format_usd(cap.ceiling_usd_micros)} of {cap.scope}" for cap in caps]
+    ceilings += [f"{format_usd(cap.whole_usd_micros or cap.ceiling_usd_micros)} of {cap.scope}" for cap in caps]
     if ceilings:
         return f"only the ceiling {' and '.join(ceilings)} protects this run"
     observed = f" (the ceiling {format_usd(own)} is only observed)" if own is not None else ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from governor.core.base.identity import ConnectionId, ProcessId, SchedulerFacts
 from governor.core.base.model_speed import Peak
-from governor.core.base.policy import Policy, PolicySet
+from governor.core.base.policy import Policy, PolicySet, with_cap_rule
 from governor.core.base.run_names import announced_as
 from governor.core.base.shares import NOTHING, Claim, UidRange, user_of
 from governor.core.base.units import MICROS_PER_USD, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
@@ -20,6 +20,7 @@ from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.events.streams import StreamOpened
 from governor.core.fleet.members import Telling
+from governor.core.fleet.shared import Shared
 from governor.core.halt.incident import Incident
 from governor.core.halt.left_launch import LeftLaunch
 from governor.core.money.budgets import Budgets, Scope, ScopedBudget, ScopeKind, by_scope
@@ -146,6 +147,7 @@ class Node:
     frames_total: int = 0
     frames_lost_total: int = 0
     telling: Telling = field(default_factory=Telling)
+    shared: Shared | None = None  # Budgets of a fleet.
 
     def request_persist(self) -> None:
         """Persist runs and money with the next tick, before the period ends."""
@@ -284,6 +286,7 @@ class Node:
         has_own = self.budgets.of(Scope(ScopeKind.RUN, run)) is not None
         announced = None if has_own else announced_as(run, uid, self.budgets.runs())
         held = self.budgets.over(policy, announced or run, stage, labels, of_command=self.facts.exclusive)
+        held = with_cap_rule(held) if self.shared is not None and self.shared.covers(stage, labels) else held
         return held.observing() if self.facts.observe and held is not policy else held
 
     @property
@@ -303,8 +306,9 @@ def payer_of(managed: ManagedRun) -> Payer:
 
 
 def new_node(
-    facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = ()
-) -> Node:
+    facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = (),
+    shared: Shared | None = None,
+) -> Node:  # fmt: skip
     compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of, facts.price_kind)
     place = Place(facts.node, facts.cloud, facts.instance_id, facts.region)
     ledger = new_ledger(compute, boot, place, wall, facts.lines)
@@ -321,6 +325,7 @@ def new_node(
         account=CommandAccount(since=boot),
         metered_wall=wall,
         budgets=configured,
+        shared=shared,
         running_source=facts.billing_source if facts.said_running else None,
     )
 

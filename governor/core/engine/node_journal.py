@@ -11,6 +11,7 @@ from governor.core.engine.managed_run import Launch, ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.engine.run_forecast import plan_of, token_prices
 from governor.core.events.effects import PersistRuns, Record
+from governor.core.fleet.shared import restore_shared
 from governor.core.halt.left_launch import process_row
 from governor.core.money.charges import UNALLOCATED, Line
 from governor.core.money.expected import WindowRow, plan_row, window_row
@@ -44,6 +45,7 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
         **({"left": node.left.row()} if node.left is not None else {}),  # Nobody is waited for.
         "ended_lock": node.ended_lock,
         "running_source": node.running_source,
+        **({"shared": node.shared.row()} if node.shared is not None else {}),
     }
 
 
@@ -225,6 +227,7 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     node.ledger.restore(snapshot, same_boot=same_boot, in_force_from=_in_force_from(node))
     node.previous_command, node.left = previous, launch_of(snapshot.get("left") or {})
     node.ended_lock = ended_lock_of(snapshot)
+    restore_shared(node.shared, snapshot)
     source = snapshot.get("running_source")  # An older journal does not say.
     if node.running_source is None and isinstance(source, str):
         node.running_source = source

@@ -148,7 +148,7 @@ def binding_ceiling(managed: ManagedRun, at: MonoNs) -> Binding | None:
     None if no ceiling is met before its period ends, while the price is unknown, and after the run has ended.
     """
     run, ceiling = managed.run, managed.policy.budget.ceiling_usd_micros
-    caps = list(run.caps)
+    caps = [cap for cap in run.caps if not cap.is_grant]  # A grant grows long before it is met.
     if ceiling is not None:
         reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
         reserved_at = managed.money.reserved_at

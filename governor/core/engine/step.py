@@ -35,11 +35,12 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.nodes import from_peers, sweep, to_peers
-from governor.core.engine.spent import marks
+from governor.core.engine.spent import marks, shared_budgets
 from governor.core.engine.stops import replies
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, CommandLeft, OomKillsSeen, RankFailed
+from governor.core.events.fleet_store import StoreAnswered
 from governor.core.events.inputs import (
     Ack,
     BadHello,
@@ -129,6 +130,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
         _meter(node, managed, holders, tick.at)
     marks.note_waiting(node, tick.at)
     effects.extend(budgeting.apply(node, tick.at))
+    effects.extend(shared_budgets.apply(node, tick.at))
     for managed in node.runs.values():
         if managed.incident is not None and not managed.incident.is_closed:
             effects.extend(pass_deadline(node, managed, tick.at))
@@ -330,5 +332,6 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     HaltMarksRead: verdicts.on_halt_marks,
     PeerTold: from_peers.on_peer_told,
     OtherStopped: sweep.on_other_stopped,
+    StoreAnswered: shared_budgets.on_answer,
     RankShowed: lambda _node, _showed: [],  # People read it, see daemon/rank_looks.py.
 }

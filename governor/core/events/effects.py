@@ -12,6 +12,7 @@ from typing import Any
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
 from governor.core.events.checkpoints import LookedFor
+from governor.core.events.fleet_store import AskStore
 from governor.core.events.peers import NodeTold
 from governor.core.money.charges import Charge
 
@@ -244,6 +245,7 @@ Effect = (
     | TellPeers
     | MeetPeer
     | DrainNode
+    | AskStore
 )
 
 

@@ -13,12 +13,10 @@ from enum import Enum
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, MonoNs, WallNs
+from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.fleet.scopes import (
-    Answer,
     GrantRow,
-    Kept,
     ScopeRow,
-    Transaction,
     compares,
     grant_row,
     granted,
@@ -103,6 +101,7 @@ class Grant:
     serial: int = 0
     # An earlier start of this governor had it: of what that start has sent, something may still come late.
     is_restored: bool = False
+    was_opened: bool = False  # It has had a row, so that what it spent is booked once.
 
     @property
     def used_usd_micros(self) -> int:
@@ -145,7 +144,7 @@ class Grant:
         if self.row is not None and self.row.instance != self.instance:
             return self._adopted(wall)
         if self.final_usd_micros is not None:
-            return self._given_back()
+            return self._given_back(wall)
         if scope is None:
             self.why = Why.NO_CEILING
             return None
@@ -220,11 +219,13 @@ class Grant:
         self.base_usd_micros = row.base_usd_micros
         return self._put(scope, self._row(row.granted_usd_micros, wall))
 
-    def _given_back(self) -> Sent | None:
+    def _given_back(self, wall: WallNs) -> Sent | None:
         scope = scope_row(self.of_scope)
         if self.row is None:
+            if self._is_unbooked and scope is not None and not self.own.revision:
+                return self._to(scope, 0, wall)
             if self.own.revision or scope is None or not self.is_restored:
-                self.is_over = not self.own.revision
+                self.is_over = not self.own.revision and not self._is_unbooked
                 return None
             # The scope's row is written as it is: whatever an earlier start has sent compares an older revision now.
             self.serial += 1
@@ -239,6 +240,11 @@ class Grant:
         self.sure_usd_micros = 0
         self.serial += 1
         return Sent(self._id, transaction, None, settled(scope, self.row, spent))
+
+    @property
+    def _is_unbooked(self) -> bool:
+        """It has ended without ever having a row, and has spent: a grant of $0 is opened, and settled beyond it."""
+        return not self.was_opened and (self.final_usd_micros or 0) > self.base_usd_micros
 
     @property
     def _id(self) -> str:
@@ -277,6 +283,7 @@ class Grant:
         self.silent_since = None
         before, self.own, self.of_scope, self.read_at = self.row, own, scope, at
         self.row = grant_row(own)
+        self.was_opened |= self.row is not None
         if self.row is None:
             self._without_row(own, before, was_sent)
         elif self.row.instance == self.instance:
@@ -287,7 +294,7 @@ class Grant:
     def _without_row(self, own: Kept, before: GrantRow | None, was_sent: Sent | None) -> None:
         had, self.sure_usd_micros = before is not None or self.sure_usd_micros > 0, 0
         if self.final_usd_micros is not None:
-            self.is_over = not own.revision and (had or not self.is_restored)
+            self.is_over = not own.revision and (had or not self.is_restored) and not self._is_unbooked
         elif had and (was_sent is None or was_sent.after is not None):
             self.why = Why.GONE
 
@@ -298,6 +305,7 @@ class Grant:
         if sent.after is None:
             self.row, self.own, self.is_over = None, Kept(self.own.key), True
             return
+        self.was_opened = True
         before = self.row.granted_usd_micros if self.row is not None else 0
         self.row, self.own = sent.after, Kept(self.own.key, text_of(sent.after), revision)
         self.sure_usd_micros = sent.after.granted_usd_micros
@@ -309,11 +317,13 @@ class Grant:
         if not self.is_waiting:
             self._failed(answer, at)
 
-    def restored(self, sure_usd_micros: int) -> None:
+    def restored(self, sure_usd_micros: int, *, was_opened: bool) -> None:
         """An earlier start could count on so much. ValueError: it is no amount."""
         if sure_usd_micros < 0:
             raise ValueError("a grant is not below $0")
-        self.sure_usd_micros, self.is_restored = sure_usd_micros, True
+        self.sure_usd_micros = sure_usd_micros
+        self.is_restored = True
+        self.was_opened = was_opened
 
     def _failed(self, answer: Answer, at: MonoNs) -> None:
         self.silent_since = at if self.silent_since is None else self.silent_since
@@ -324,12 +334,12 @@ class Grant:
     def ended(self, spent_usd_micros: int) -> None:
         """The run has ended, and its ledger's counter stands here for good. What it has not used is given back."""
         self.final_usd_micros = spent_usd_micros
-        if self.own.revision == 0 and self.sent is None and self.serial == 0 and not self.is_restored:
-            self.is_over = True  # It never held anything.
+        is_untouched = self.own.revision == 0 and self.sent is None and self.serial == 0 and not self.is_restored
+        self.is_over |= is_untouched and not self._is_unbooked  # It never held anything, and spent nothing.
 
     def snapshot(self) -> list[Any]:
         """For the journal. It is stored before a transaction is sent that lowers the grant."""
-        return [self.scope, self.run, self.base_usd_micros, self.sure_usd_micros]
+        return [self.scope, self.run, self.base_usd_micros, self.sure_usd_micros, self.was_opened]
 
 
 def _for(use: Use, ns: int) -> int:

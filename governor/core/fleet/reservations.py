@@ -11,18 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, WallNs
+from governor.core.events.fleet_store import Answer, AskStore, Kept
 from governor.core.fleet.grant import LEAD_NS, Grant, Use, Why
-from governor.core.fleet.scopes import (
-    Answer,
-    Holder,
-    Kept,
-    Transaction,
-    grant_key,
-    grant_row,
-    grants_of,
-    names_in,
-    scope_key,
-)
+from governor.core.fleet.scopes import Holder, grant_key, grant_row, grants_of, names_in, scope_key
 
 POLL_NS: Final = 60 * NS_PER_S  # How late a lowered ceiling is seen.
 POLL_DENIED_NS: Final = 10 * NS_PER_S  # How late money is seen that others have given back.
@@ -30,16 +21,6 @@ POLL_DENIED_NS: Final = 10 * NS_PER_S  # How late money is seen that others have
 GRANTS_MAX: Final = 256
 GRANTS_READ_MAX: Final = 60  # etcd takes 128 operations in a transaction; each grant is two rows.
 _WAITS: Final = (Why.NOTHING_LEFT, Why.LOWERED, Why.NO_CEILING)
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What to send. Without a transaction it is a read of these rows. `lowers`: store the snapshot first."""
-
-    request: str
-    transaction: Transaction | None = None
-    keys: tuple[str, ...] = ()
-    lowers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +97,19 @@ class Reservations:
 
     # --- the store -------------------------------------------------------------------------------------
 
-    def next(self, at: MonoNs, wall: WallNs) -> list[Ask]:
+    def next(self, at: MonoNs, wall: WallNs) -> list[AskStore]:
         """What to send now. Every ask gets one answer; `wall` only labels rows."""
         asks = []
         for grant in self.grants.values():
             if (sent := grant.next(at, wall)) is not None:
                 before = grant.row.granted_usd_micros if grant.row is not None else 0
                 lowers = sent.after is None or sent.after.granted_usd_micros < before
-                asks.append(Ask(sent.request, sent.transaction, lowers=lowers))
+                asks.append(AskStore(sent.request, sent.transaction, lowers=lowers))
         if (read := self._read(at)) is not None:
             asks.append(read)
         return asks
 
-    def _read(self, at: MonoNs) -> Ask | None:
+    def _read(self, at: MonoNs) -> AskStore | None:
         if self._reading is not None or at < self._read_not_before:
             return None
         wanted = [grant for grant in self.grants.values() if grant.wants_read(at)]
@@ -143,7 +124,7 @@ class Reservations:
         self._serial += 1
         self._reading = f"{self.instance}/read/{self._serial}", tuple(wanted)
         keys = dict.fromkeys(key for grant in wanted for key in (grant.of_scope.key, grant.own.key))
-        return Ask(self._reading[0], keys=tuple(keys))
+        return AskStore(self._reading[0], keys=tuple(keys))
 
     def next_read(self) -> MonoNs | None:
         """When the rows are read again, if nothing needs them before. None: they are being read."""
@@ -203,9 +184,9 @@ class Reservations:
         self._is_restart = True
         for row in rows:
             try:
-                scope, run, base, sure = row
+                scope, run, base, sure, was_opened = row
                 grant = self._opened(str(scope), str(run), int(base))
-                grant.restored(int(sure))
+                grant.restored(int(sure), was_opened=bool(was_opened))
             except (TypeError, ValueError):
                 continue
 

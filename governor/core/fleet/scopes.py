@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from governor.core.base.units import NS_PER_HOUR
+from governor.core.events.fleet_store import Kept, Transaction
 from governor.core.money.budgets import CEILING_MAX_USD_MICROS, checked_ceiling
 from governor.core.money.group_totals import KEY_CHARS_MAX
 
@@ -28,34 +28,6 @@ NAME_CHARS_MAX: Final = 256  # A run's name, or one part of a holder's. The key 
 _AMOUNT_MAX: Final = 16 * CEILING_MAX_USD_MICROS  # Sums of spend beyond grants, too.
 _NS_MAX: Final = 2**63 - 1
 HOLDERS_MAX: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A row as the store has it. `revision` is that of its last change, and never comes again. 0: there is no row."""
-
-    key: str
-    value: str = ""
-    revision: int = 0
-
-
-class Answer(Enum):
-    APPLIED = "applied"
-    CONFLICT = "conflict"  # A compared row has changed. The answer has the rows.
-    READ = "read"
-    UNKNOWN = "unknown"  # Nobody knows whether it was applied, or will be.
-    UNREACHABLE = "unreachable"  # It was certainly not applied.
-    REFUSED = "refused"  # Certainly not applied, and it will not be: a password, a right.
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """Puts and deletes that are applied together, or not at all: only if each compared row has its revision still."""
-
-    compares: tuple[tuple[str, int], ...]
-    puts: tuple[tuple[str, str], ...] = ()
-    deletes: tuple[str, ...] = ()
-    lease: int = 0  # The rows that are put end with this lease. 0: they stay.
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,12 @@ class Cap:
     # If the halt would end after this time, it ends in the next day, whose budget starts at zero.
     hours_to_reset: float = float("inf")
     growths: tuple[ReserveGrowth, ...] = ()  # Of that halt: one for each run that it covers.
+    # Of a shared budget: its own ceiling. `ceiling` is then what was granted of it, which grows again and again.
+    whole_usd_micros: UsdMicros | None = None
+
+    @property
+    def is_grant(self) -> bool:
+        return self.whole_usd_micros is not None
 
     @property
     def room_usd_micros(self) -> int:

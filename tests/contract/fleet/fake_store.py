@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from governor.core.fleet.scopes import Answer, Kept, Transaction
+from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.remote_ports import FleetReply
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.fleet.scopes import ROOT, Answer, Kept, Transaction
+from governor.core.events.fleet_store import Answer, Kept, Transaction
+from governor.core.fleet.scopes import ROOT
 from governor.remote_ports import FleetStore
 
 

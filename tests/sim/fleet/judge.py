@@ -5,19 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE
+from governor.core.events.fleet_store import Kept, Transaction
 from governor.core.fleet.grant import Why
 from governor.core.fleet.reservations import Standing
-from governor.core.fleet.scopes import (
-    GRANT_ROWS,
-    SCOPE_ROWS,
-    Kept,
-    Transaction,
-    grant_key,
-    grant_row,
-    names_in,
-    scope_key,
-    scope_row,
-)
+from governor.core.fleet.scopes import GRANT_ROWS, SCOPE_ROWS, grant_key, grant_row, names_in, scope_key, scope_row
 
 if TYPE_CHECKING:
     from tests.sim.fleet.node import SimNode, SimRun

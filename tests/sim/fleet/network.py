@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from governor.core.base.units import NS_PER_MS, NS_PER_S
-from governor.core.fleet.reservations import Ask
-from governor.core.fleet.scopes import Answer
+from governor.core.events.fleet_store import Answer, AskStore
 from governor.remote_ports import FleetReply
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class Network:
         now = self.world.now
         return any(begins <= now < until and governor in of for begins, until, of in self.world.partitions)
 
-    def send(self, governor: int, ask: Ask, deliver: Deliver) -> None:
+    def send(self, governor: int, ask: AskStore, deliver: Deliver) -> None:
         """One answer to each ask, as the adapter gives it."""
         history, rng, after = self.world.history, self.rng, self.world.after
         if self.is_cut(governor) and rng.random() < 0.5:
@@ -54,20 +53,20 @@ class Network:
 
         after(there, arrive)
 
-    def _arrives(self, governor: int, ask: Ask, deliver: Deliver | None) -> FleetReply | None:
+    def _arrives(self, governor: int, ask: AskStore, deliver: Deliver | None) -> FleetReply | None:
         if self.is_cut(governor):
             return None
         if ask.transaction is None:
             return self.world.store.read(ask.keys)
         return self.world.transact(ask.transaction)
 
-    def _answer(self, governor: int, ask: Ask, reply: FleetReply, deliver: Deliver) -> None:
+    def _answer(self, governor: int, ask: AskStore, reply: FleetReply, deliver: Deliver) -> None:
         if self.is_cut(governor):
             self._give_up(ask, deliver, Answer.UNKNOWN, GIVEN_UP_NS)
         else:
             deliver(reply)
 
-    def _give_up(self, ask: Ask, deliver: Deliver, answer: Answer, after_ns: int) -> None:
+    def _give_up(self, ask: AskStore, deliver: Deliver, answer: Answer, after_ns: int) -> None:
         if ask.transaction is None:
             answer = Answer.UNREACHABLE  # A read has changed nothing.
         self.world.after(max(0, after_ns), lambda: deliver(FleetReply(answer)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, MonoNs, WallNs
+from governor.core.events.fleet_store import Answer, AskStore
 from governor.core.fleet.grant import Use, Why
-from governor.core.fleet.reservations import Ask, Reservations
-from governor.core.fleet.scopes import Answer, Holder
+from governor.core.fleet.reservations import Reservations
+from governor.core.fleet.scopes import Holder
 from governor.remote_ports import FleetReply
 from tests.sim.fleet.history import DOWN_MAX_S, RISE, RunPlan, reserve_ns, reserve_usd_micros
 
@@ -167,7 +168,7 @@ class SimNode:
         self.world.ended(self, run)
         self.wake()
 
-    def _send(self, governor: Reservations, ask: Ask) -> None:
+    def _send(self, governor: Reservations, ask: AskStore) -> None:
         def deliver(reply: FleetReply) -> None:
             if self.governor is governor:
                 at = MonoNs(self.world.now)

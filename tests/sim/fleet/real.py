@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from governor.adapters.etcd.gateway import failure, parsed
 from governor.adapters.etcd.store import EtcdConfig, EtcdStore
-from governor.core.fleet.scopes import Answer
+from governor.core.events.fleet_store import Answer
 from governor.remote_ports import FleetReply
 
 TIMEOUT_S = 60.0  # The histories' own faults are virtual: a store that is slow here is only slow.

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.units import MonoNs
+from governor.core.events.fleet_store import AskStore, Transaction
 from governor.core.fleet.grant import Grant
-from governor.core.fleet.reservations import Ask, Reservations
-from governor.core.fleet.scopes import Transaction
+from governor.core.fleet.reservations import Reservations
 from governor.remote_ports import FleetReply, FleetStore
 from tests.contract.fleet.fake_store import FakeFleetStore
 from tests.sim.fleet.history import draw
@@ -86,7 +86,7 @@ class NeverGivesBack(Reservations):
 class DropsSettling(Reservations):
     """What is given back is sent once and forgotten."""
 
-    def next(self, at, wall) -> list[Ask]:  # type: ignore[no-untyped-def]
+    def next(self, at, wall) -> list[AskStore]:  # type: ignore[no-untyped-def]
         asks = super().next(at, wall)
         for grant in self.grants.values():
             if grant.sent is not None and grant.sent.after is None:

@@ -7,12 +7,10 @@ import random
 from collections.abc import Callable
 
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
+from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.fleet.reservations import Reservations, Standing
 from governor.core.fleet.scopes import (
-    Answer,
     Holder,
-    Kept,
-    Transaction,
     ceiling_change,
     grant_row,
     grants_of,

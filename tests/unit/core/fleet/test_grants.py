@@ -7,13 +7,12 @@ import json
 import pytest
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, MonoNs, WallNs
+from governor.core.events.fleet_store import Answer, AskStore, Kept
 from governor.core.fleet.grant import Use, Why
-from governor.core.fleet.reservations import Ask, Reservations
+from governor.core.fleet.reservations import Reservations
 from governor.core.fleet.scopes import (
-    Answer,
     GrantRow,
     Holder,
-    Kept,
     ScopeRow,
     ceiling_change,
     grant_key,
@@ -40,13 +39,13 @@ def store_with(ceiling: int) -> FakeFleetStore:
     return store
 
 
-def answer(governor: Reservations, store: FakeFleetStore, ask: Ask, at: MonoNs) -> None:
+def answer(governor: Reservations, store: FakeFleetStore, ask: AskStore, at: MonoNs) -> None:
     reply = store.read(ask.keys) if ask.transaction is None else store.transact(ask.transaction)
     governor.answered(ask.request, reply.answer, reply.rows, reply.revision, at=at)
 
 
 def settle_down(governor: Reservations, store: FakeFleetStore, at: int) -> None:
-    """Ask until there is nothing to ask."""
+    """AskStore until there is nothing to ask."""
     for turn in range(20):
         asks = governor.next(MonoNs(at + turn * NS_PER_S), WALL)
         if not asks:

@@ -16,8 +16,7 @@ from governor.adapters.peers.opening import open_peers
 from governor.adapters.peers.udp import PeersUnavailable
 from governor.adapters.plugins import ConfigError
 from governor.app import pricing
-from governor.app.scheduler_jobs import start_lines
-from governor.core.base.identity import SchedulerFacts
+from governor.core.base.identity import SchedulerFacts, SchedulerJob, job_parts
 from governor.core.base.units import NS_PER_DAY, NS_PER_S, DurationNs, UsdMicros, format_usd
 from governor.core.engine.halt_plan import machine_of
 from governor.core.engine.idle import limit
@@ -189,3 +188,17 @@ def start_report(
     told += [f"problem: {problem}" for problem in problems]
     told += [f"metrics at {metrics_places}"] if metrics_places else []
     return [*told, *selftest]
+
+
+def start_lines(facts: SchedulerFacts, scheduler: Scheduler | None) -> list[str]:
+    """What `stop = "job"` and "auto" mean here. Nothing where no scheduler is."""
+    if scheduler is None:
+        return [f"no scheduler can be asked from job {facts.job}: a halt ends processes only"] if facts.job else []
+    if not facts.job:
+        return [f"a run that {scheduler.name} has started: on halt I will end its job"]
+    whose, name = job_parts(facts.job)
+    if whose != scheduler.name:
+        return [f"job {facts.job} is not {scheduler.name}'s, which alone is asked: a halt ends processes only"]
+    problems = scheduler.problems(SchedulerJob(name, os.geteuid(), scheduler=whose))
+    will = f"on halt I will end {scheduler.name} job {name}, and keep it from being queued again"
+    return [will, *(f"problem: {problem}" for problem in problems)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from governor.app.node_facts import CannotStart, load_scheduler
-from governor.core.base.identity import SchedulerFacts, SchedulerJob, job_parts
+from governor.core.base.identity import SchedulerJob, job_parts
 from governor.core.events.inputs import BillingAnswer
 from governor.remote_ports import Scheduler
 from governor.settings.model import Settings
@@ -21,20 +21,6 @@ HOW_TO_ASK: Final = {
     "slurm": "put scontrol, scancel, squeue and sinfo on PATH",
     "kubernetes": "mount the token of a service account with the Role of deploy/kubernetes",
 }
-
-
-def start_lines(facts: SchedulerFacts, scheduler: Scheduler | None) -> list[str]:
-    """What `stop = "job"` and "auto" mean here. Nothing where no scheduler is."""
-    if scheduler is None:
-        return [f"no scheduler can be asked from job {facts.job}: a halt ends processes only"] if facts.job else []
-    if not facts.job:
-        return [f"a run that {scheduler.name} has started: on halt I will end its job"]
-    whose, name = job_parts(facts.job)
-    if whose != scheduler.name:
-        return [f"job {facts.job} is not {scheduler.name}'s, which alone is asked: a halt ends processes only"]
-    problems = scheduler.problems(SchedulerJob(name, os.geteuid(), scheduler=whose))
-    will = f"on halt I will end {scheduler.name} job {name}, and keep it from being queued again"
-    return [will, *(f"problem: {problem}" for problem in problems)]
 
 
 def checks(settings: Settings) -> Iterator[tuple[str, str, str, str]]:

@@ -26,8 +26,8 @@ from governor.core.events.machine import (
     SourceTrouble,
     UidRangesSeen,
 )
-from governor.core.events.operators import OperatorBudget, OperatorForget, OperatorHalt, OperatorHold
-from governor.core.events.peers import OtherStopped, PeerTold
+from governor.core.events.operators import OperatorEvent
+from governor.core.events.peers import PeerEvent
 from governor.core.events.shown import RankShowed
 from governor.core.events.streams import Held, StreamOpened, StreamRead, StreamState, TokensSettled, WriterGone
 
@@ -363,10 +363,7 @@ Event = (
     | NodeDrained
     | ProcessesSeen
     | CheckpointEvent
-    | OperatorHalt
-    | OperatorHold
-    | OperatorBudget
-    | OperatorForget
+    | OperatorEvent
     | StoreAnswered
     | TrainerExited
     | CommandLaunched
@@ -385,8 +382,7 @@ Event = (
     | GovernorsSeen
     | UidRangesSeen
     | MachineEvent
-    | PeerTold
-    | OtherStopped
+    | PeerEvent
     | SourceTrouble
     | RunRecalled
     | HaltMarksRead

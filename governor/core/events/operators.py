@@ -44,3 +44,6 @@ class OperatorBudget:
     budget: ScopedBudget | None
     reason: str
     uid: int
+
+
+OperatorEvent = OperatorHalt | OperatorHold | OperatorBudget | OperatorForget

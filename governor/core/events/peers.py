@@ -97,3 +97,6 @@ class PeerTold:
 
     at: MonoNs
     told: NodeTold
+
+
+PeerEvent = PeerTold | OtherStopped

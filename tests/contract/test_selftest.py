@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from governor.adapters.machine.clock import SystemClock
@@ -16,6 +17,15 @@ def test_a_healthy_machine_passes_in_one_line_each() -> None:
         ("kill_path", "see_other_users", "signal_other_users"), True
     )
     assert all(line and "\n" not in line for _, _, line in results)
+
+
+def test_a_shell_that_ignores_sigterm_says_nothing_of_the_machine() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        results = run_selftest(LinuxProcesses(SystemClock().boot_id), other_uids=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert results[0][:2] == ("kill_path", True)
 
 
 def test_a_hidden_proc_fails_and_says_what_to_mount(tmp_path: Path) -> None:

@@ -61,11 +61,12 @@ def _kill_path(processes: Processes) -> Result:
         if pidfd is None:
             return name, False, "no pidfd of our own child (Linux 5.3 or newer is needed, and free descriptors)"
         try:
-            sent = processes.send(facts.process, signal.SIGTERM)
+            # A batch script with `trap '' TERM` has us and the child ignore SIGTERM: that says nothing of the machine.
+            sent = processes.send(facts.process, signal.SIGKILL)
             if sent is not Sent.SENT:
                 return name, False, f"signalling our own child: {sent.value} (a seccomp profile?)"
             if not select.select([pidfd], [], [], EXIT_BOUND_S)[0]:
-                return name, False, f"our own child did not exit within {EXIT_BOUND_S:.0f} s of SIGTERM"
+                return name, False, f"our own child did not exit within {EXIT_BOUND_S:.0f} s of SIGKILL"
         finally:
             os.close(pidfd)
         if not processes.is_gone(facts.process):

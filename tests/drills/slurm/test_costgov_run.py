@@ -70,9 +70,9 @@ def test_the_other_elements_of_an_array_go_on(cluster: Cluster, short_tmp: Path)
 
 
 def test_a_deaf_heterogeneous_job_ends_as_a_whole(cluster: Cluster, short_tmp: Path) -> None:
-    """Its script ignores SIGTERM and goes on when `costgov run` has ended: Slurm's SIGKILL comes after KillWait."""
+    """Script, trainer and its children ignore SIGTERM, and the script goes on: SIGKILL comes after KillWait."""
     work = work_in(short_tmp / "w")
-    script = f"trap '' TERM\n{launch(work, 'deaf_term')}\nwhile :; do sleep 1; done"
+    script = f"trap '' TERM\n{launch(work, 'grandchildren')}\nwhile :; do sleep 1; done"
     job = cluster.submit(script, "-w", "n1", ":", "-w", "n2", runs=False)
     until(lambda: cluster.states(job) == {"CANCELLED"}, "both parts are cancelled")
     assert "Requeue=1" not in cluster.shown(job)

@@ -27,7 +27,7 @@ from governor.adapters.etcd.gateway import b64
 
 CLIENTS: Final = 1_000
 QUICK_CLIENTS: Final = 50
-SECONDS: Final = 100.0  # Some thirty behind the first compaction.
+SECONDS: Final = 90.0  # Some twenty behind the first compaction.
 QUICK_SECONDS: Final = 6.0
 SHOUTS: Final = 20
 DAY_S: Final = 86_400

@@ -1,7 +1,7 @@
 """A governor as the nodes of its run become more: `python -m benchmarks.scale.bench_nodes [--quick]`.
 
 A real `costgov daemon` with [peers] on loopback; the others are one process with a socket each and true signatures.
-They tell of one run as often as so many nodes do, then once a second each as in a halt, then in one.
+They tell of one run as often as so many nodes do, then once a second each (as in a halted run), then in a halt.
 Percent of a core of the daemon; datagrams a second as they arrive. At last one of them tells the verdict on a run
 after the other: milliseconds until the letter reaches a rank of that run.
 

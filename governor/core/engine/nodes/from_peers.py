@@ -68,7 +68,8 @@ def _take(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun, at:
         if managed.incident is not None:
             managed.incident.note(at, node.wall(at), NODE_BACK, node=machine.node)
     effects += join_told(node, managed, at)
-    return [*effects, *_note_parts(node, managed), *go_on(node, managed, at)]
+    _note_parts(managed, machine.node)
+    return [*effects, *_write_parts(node, managed, at), *go_on(node, managed, at)]
 
 
 # --- one verdict -----------------------------------------------------------------------------------------------
@@ -132,15 +133,22 @@ def join_obeyed(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
 # --- the other nodes' parts ------------------------------------------------------------------------------------
 
 
-def _note_parts(node: Node, managed: ManagedRun) -> list[Effect]:
-    incident = managed.incident
+def _note_parts(managed: ManagedRun, told: str) -> None:
+    """Of the node that was told; of all when the halt has just begun."""
+    incident, members = managed.incident, managed.history.members
     if incident is None:
+        return
+    names = [told] if len(incident.nodes) >= len(members.by_node) else list(members.by_node)
+    known = ((name, members.by_node[name]) for name in names if name in members.by_node)
+    parts = {name: merged(incident.nodes.get(name), part_of(one)) for name, one in known}
+    if any(incident.nodes.get(name) != part for name, part in parts.items()):
+        incident.take_nodes(parts)
+        members.note_parts()
+
+
+def _write_parts(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    if managed.incident is None or not managed.history.members.is_row_due(at):
         return []
-    members = managed.history.members.by_node.values()
-    parts = {one.machine.node: merged(incident.nodes.get(one.machine.node), part_of(one)) for one in members}
-    if all(incident.nodes.get(name) == part for name, part in parts.items()):
-        return []
-    incident.take_nodes(parts)
     return [incidents.persist_incident(node, managed)]
 
 
@@ -167,6 +175,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
             effects += _tell_silent(node, managed, members, member, at)
         if members.by_node or managed.run.other_nodes:
             managed.run.set_other_nodes(members.others())
+        effects += _write_parts(node, managed, at)
         effects += go_on(node, managed, at)
         effects += sweep.watch(node, managed, at)
     return effects
@@ -182,17 +191,16 @@ def _tell_silent(node: Node, managed: ManagedRun, members: Members, member: Memb
     incident, name = managed.incident, member.machine.node
     if member.is_done and incident is None:
         return []  # Its part of the run was over.
-    noted: list[Effect] = []
     if incident is not None:
         incident.note(at, node.wall(at), NODE_SILENT, node=name)
         incident.take_nodes({name: merged(incident.nodes.get(name), part_of(member))})
-        noted = [incidents.persist_incident(node, managed)]
+        members.note_parts()
     if member.is_done:
-        return noted
+        return []
     unheard = DurationNs(member.silent_at(_halted_at(managed)) - member.spoke_at)
     which = f"{member.machine.cloud} instance {member.machine.instance_id}" if member.machine.instance_id else "machine"
     text = (
         f"nothing heard of node {name} ({which}) of run {managed.run.run} for {format_duration(unheard)}: it is cut "
         f"off, frozen or dead; its last step was {member.told.step}; {len(members.by_node)} other nodes are known"
     )
-    return [*noted, Alarm("peer_silent", managed.run.run, text)]
+    return [Alarm("peer_silent", managed.run.run, text)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm
+from governor.core.events.effects import Alarm, PersistIncident
 from governor.core.events.peers import BEAT_NS_MAX, NODES_AT_FULL_PACE, NODES_MAX, NodeTold, PeerTold, beat_of
 from tests.unit.core.engine.test_nodes import HALT, RUN, at, member, messages, told
 from tests.unit.core.engine.test_step import a_step, play, tick
@@ -28,6 +29,10 @@ def large() -> Node:
 
 def silent(node: Node, *events: object) -> list[str]:
     return [one.text for one in play(node, *events) if isinstance(one, Alarm) and one.name == "peer_silent"]
+
+
+def rows(node: Node, *events: object) -> list[Any]:
+    return [one.snapshot for one in play(node, *events) if isinstance(one, PersistIncident)]
 
 
 def test_beyond_64_nodes_each_beats_less_often() -> None:
@@ -84,6 +89,15 @@ def test_in_a_halt_a_node_that_says_nothing_is_silent_after_five_seconds() -> No
     play(node, a_step(2, 0, 2.1, loss=float("nan")))
     assert not silent(node, tick(7))
     assert len(silent(node, tick(7.1))) == LARGE - 1
+
+
+def test_a_thousand_parts_that_move_at_once_are_written_once_and_the_last_of_them_too() -> None:
+    node = large()
+    play(node, a_step(2, 0, 2.1, loss=float("nan")))
+    moved = [told(2.2 + n / 1_000, f"node-{n}", replace(HALT, stage="SAVING")) for n in range(1, LARGE)]
+    assert len(rows(node, *moved)) == 1
+    kept = rows(node, tick(3.2))
+    assert [part["stage"] for part in kept[-1]["nodes"] if part["node"] != "node-a"] == ["SAVING"] * (LARGE - 1)
 
 
 def test_what_a_node_may_have_charged_since_its_last_beat_counts() -> None:

@@ -134,7 +134,7 @@ def join_obeyed(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
 
 
 def _note_parts(managed: ManagedRun, told: str) -> None:
-    """Of the node that was told; of all when the halt has just begun."""
+    """Of the node that has spoken; of all when the halt has just begun."""
     incident, members = managed.incident, managed.history.members
     if incident is None:
         return

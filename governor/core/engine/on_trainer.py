@@ -28,7 +28,7 @@ from governor.core.engine.node_journal import persist
 from governor.core.engine.nodes import from_peers
 from governor.core.engine.spent import time
 from governor.core.engine.spent.tokens import begin_training, end_stage, meter_tokens
-from governor.core.events.effects import Alarm, Confirm, Effect, MeetPeer, RecallRun, Record
+from governor.core.events.effects import Alarm, Confirm, Effect, RecallRun, Record
 from governor.core.events.ends import RankFailed
 from governor.core.events.inputs import (
     Ack,
@@ -101,7 +101,6 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     node.connections[hello.connection] = (hello.run, hello.rank)
     time.on_hello(managed, rank, hello.at, is_new=is_new, had_ended_well=had_ended_well)
     managed.rules.observe(hello)
-    effects.extend([MeetPeer(hello.master)] if node.facts.has_peers and begins and hello.master else [])
     effects.append(Confirm(hello.connection, hello.seq))
     if managed.incident is not None and not managed.incident.is_closed:
         effects.extend(saved_checkpoint.take_finished(managed, hello.at))

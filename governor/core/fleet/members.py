@@ -15,6 +15,10 @@ from governor.core.runs.other_nodes import OtherNode
 
 # Long after a node's last word somebody else may use its machine.
 KNOWN_NS: Final = DurationNs(900 * NS_PER_S)
+# A host whose governor starts later than the launch, or whose look-up was dropped, is asked for again.
+MEET_AGAIN_NS: Final = DurationNs(60 * NS_PER_S)
+MEET_NEXT_NS: Final = DurationNs(2 * NS_PER_S)
+MEETS_MAX: Final = 128
 # Five of the beats that a node has told. A governor that is restarted by systemd is away for less.
 SILENT_BEATS: Final = 5
 PARTS_WRITTEN_NS: Final = DurationNs(BEAT_NS)
@@ -29,6 +33,8 @@ class Telling:
     told_at: MonoNs | None = None
     beat_ns: DurationNs = DurationNs(BEAT_NS)  # As was told then: our next message follows within it.
     is_due: bool = False
+    meet_run_at: dict[str, MonoNs] = field(default_factory=dict)  # When the host of a run's rank 0 is asked for again.
+    meet_user_at: dict[int, MonoNs] = field(default_factory=dict)  # When that of another run of a user may be.
     has_namesake: bool = False  # Another machine's governor calls itself as we do. It is reported once.
 
     def ask(self) -> None:
@@ -46,6 +52,16 @@ class Telling:
     def is_due_after(self, beat_ns: DurationNs, at: MonoNs) -> bool:
         """Whether it is due: at this beat, or at the one that was told."""
         return self.is_due or self.told_at is None or at - self.told_at >= min(beat_ns, self.beat_ns)
+
+    def may_meet(self, run: str, uid: int, at: MonoNs) -> bool:
+        """Whether the host of this run's rank 0 is asked for now. One user's launches take no time from another's."""
+        if at < self.meet_run_at.get(run, at) or at < self.meet_user_at.get(uid, at):
+            return False
+        for until in (self.meet_run_at, self.meet_user_at):
+            if len(until) >= MEETS_MAX:  # More than there are runs at one time. The oldest may be asked for again.
+                del until[next(iter(until))]  # type: ignore[arg-type]
+        self.meet_run_at[run], self.meet_user_at[uid] = MonoNs(at + MEET_AGAIN_NS), MonoNs(at + MEET_NEXT_NS)
+        return True
 
     def note_namesake(self) -> bool:
         """Whether it is news that somebody has our name."""
@@ -128,9 +144,12 @@ class Members:
         if (known := self.by_node.get(node)) is not None:
             known.told = replace(known.told, is_alive=False)
 
-    def count(self, told: Iterable[tuple[str, int]], own: str) -> None:
-        """Take what nodes have charged. A smaller amount is an older one."""
+    def count(self, told: Iterable[tuple[str, int]], own: str, speaker: str = "") -> None:
+        """Take what nodes have charged. A smaller amount is an older one. Who speaks for itself has a place."""
         for node, usd_micros in told:
+            if node == speaker and node not in self.charged and len(self.charged) >= NODES_MAX:
+                least = min((name for name in self.charged if name not in self.by_node), key=self.charged.__getitem__)
+                del self.charged[least]
             if node != own and (node in self.charged or len(self.charged) < NODES_MAX):
                 self.charged[node] = max(usd_micros, self.charged.get(node, 0))
 

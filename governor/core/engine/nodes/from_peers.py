@@ -12,7 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.nodes import sweep
 from governor.core.engine.nodes.to_peers import ENDED_TOLD_NS
-from governor.core.events.effects import Alarm, Effect
+from governor.core.events.effects import Alarm, Effect, MeetPeer
 from governor.core.events.inputs import Ack
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.fleet.members import SILENT_NS, Member, Members, first_id, halts, merged, part_of
@@ -47,7 +47,7 @@ def on_peer_told(node: Node, event: PeerTold) -> list[Effect]:
 
 def _count(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun) -> None:
     own = ((machine.node, told.spend_usd_micros),) if told.spend_usd_micros is not None else ()
-    managed.history.members.count((*told.left, *own), node.facts.node)
+    managed.history.members.count((*own, *told.left), node.facts.node, machine.node)
 
 
 def _of_launch(node: Node, told: ToldRun) -> ManagedRun | None:
@@ -175,10 +175,20 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
             effects += _tell_silent(node, managed, members, member, at)
         if members.by_node or managed.run.other_nodes:
             managed.run.set_other_nodes(members.others())
+        effects += _meet(node, managed, at)
         effects += _write_parts(node, managed, at)
         effects += go_on(node, managed, at)
         effects += sweep.watch(node, managed, at)
     return effects
+
+
+def _meet(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    """Ask for the host of rank 0, each minute, until another node of the launch has spoken."""
+    run = managed.run
+    is_alone = run.world_size <= len(run.known_ranks()) or bool(managed.history.members.by_node)
+    if not node.facts.has_peers or run.master is None or not run.alive or is_alone:
+        return []
+    return [MeetPeer(run.master)] if node.telling.may_meet(run.run, run.uid, at) else []
 
 
 def _halted_at(managed: ManagedRun) -> MonoNs | None:

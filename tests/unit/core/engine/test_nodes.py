@@ -85,12 +85,28 @@ def test_a_halt_is_told_at_once_and_each_time_that_it_moves() -> None:
     assert messages(node, Ack(at(2), hello(0).connection, "llama", 0, 1, halt.incident_id, "saving"))
 
 
-def test_a_launch_names_its_host_once() -> None:
+def met(node: Node, *seconds: float) -> list[tuple[float, str]]:
+    return [(second, e.host) for second in seconds for e in play(node, tick(second)) if isinstance(e, MeetPeer)]
+
+
+def test_the_host_of_rank_0_is_asked_for_each_minute_until_a_node_has_spoken() -> None:
+    """Its governor may start later than the launch."""
     node = make_node(has_peers=True)
-    effects = play(
-        node, tick(0), hello(2, 0, world_size=4, master="10.0.0.1"), hello(3, 0, world_size=4, master="10.0.0.1")
-    )
-    assert [effect.host for effect in effects if isinstance(effect, MeetPeer)] == ["10.0.0.1"]
+    play(node, tick(0), *(hello(rank, 0, world_size=4, job=JOB, master="10.0.0.1") for rank in (2, 3)))
+    assert met(node, 1, 2, 30, 60.75, 61, 70) == [(1, "10.0.0.1"), (61, "10.0.0.1")]
+    play(node, told(71))
+    assert not met(node, 72, 140)
+
+
+def test_one_users_launches_take_no_place_from_anothers() -> None:
+    node = make_node(has_peers=True)
+    play(node, tick(0), hello(2, 0, world_size=4, job=JOB, master="10.0.0.1"))
+    for number in range(9):
+        who = {"peer": peer(500 + number, uid=666), "connection": ConnectionId(50 + number)}
+        play(node, hello(1, 0, run=f"mal{number}", world_size=4, master=f"10.6.6.{number}", **who))
+    asked = met(node, *(n / 4 for n in range(4, 20)))
+    assert [host for _, host in asked if host == "10.0.0.1"] == ["10.0.0.1"]
+    assert len(asked) == 3, "one each two seconds"
 
 
 # --- one verdict -----------------------------------------------------------------------------------------------

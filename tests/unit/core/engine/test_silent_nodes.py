@@ -16,7 +16,7 @@ from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Ask, StopOther, TellPeers, Term
 from governor.core.events.inputs import Beat, Bye, Disconnected, PhaseChange, ProcessesSeen
 from governor.core.events.operators import OperatorHalt
-from governor.core.events.peers import OtherStopped, PeerTold, ToldRun
+from governor.core.events.peers import NODES_MAX, OtherStopped, PeerTold, ToldRun
 from governor.core.halt.table import HaltState
 from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
@@ -223,3 +223,10 @@ def test_a_governor_that_begins_again_while_it_waits_for_the_others_waits_on() -
     restore_incidents(again, [kept], at(10), WallNs(at(10)))
     assert not [e for e in play(again, tick(10), tick(14)) if isinstance(e, Term)]
     assert [e for e in play(again, tick(15)) if isinstance(e, Term)], "nobody has spoken in five seconds"
+
+
+def test_a_node_that_speaks_has_a_place_for_its_money_whatever_others_say() -> None:
+    node = member(2, 3)
+    invented = tuple((f"nobody-{number}", 0) for number in range(NODES_MAX))
+    play(node, told(2, left=invented), told(3, "node-c", spend_usd_micros=5_000_000_000))
+    assert node.runs["llama"].history.members.charged["node-c"] == 5_000_000_000

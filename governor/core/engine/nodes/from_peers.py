@@ -133,12 +133,12 @@ def join_obeyed(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
 # --- the other nodes' parts ------------------------------------------------------------------------------------
 
 
-def _note_parts(managed: ManagedRun, told: str) -> None:
-    """Of the node that has spoken; of all when the halt has just begun."""
+def _note_parts(managed: ManagedRun, speaker: str) -> None:
+    """Of the node that speaks; of all when the halt has just begun."""
     incident, members = managed.incident, managed.history.members
     if incident is None:
         return
-    names = [told] if len(incident.nodes) >= len(members.by_node) else list(members.by_node)
+    names = [speaker] if len(incident.nodes) >= len(members.by_node) else list(members.by_node)
     known = ((name, members.by_node[name]) for name in names if name in members.by_node)
     parts = {name: merged(incident.nodes.get(name), part_of(one)) for name, one in known}
     if any(incident.nodes.get(name) != part for name, part in parts.items()):

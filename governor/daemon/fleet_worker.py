@@ -137,11 +137,13 @@ class OpenScopes:
         self._done.add(scope)
         row = scope_row(kept)
         if row is None:
-            log.error("fleet_budget_unreadable", scope=scope, advice="nothing is granted: costgov fleet budget")
+            log.error(
+                "fleet_budget_unreadable", scope=scope, advice="nothing is granted: set it by `costgov fleet budget`"
+            )
         elif row.ceiling_usd_micros != ceiling:
             log.warning(
                 "fleet_budget_differs", scope=scope, in_etcd_usd_micros=row.ceiling_usd_micros,
-                in_costgov_toml_usd_micros=ceiling, advice="etcd's counts; change it with: costgov fleet budget",
+                in_costgov_toml_usd_micros=ceiling, advice="etcd's counts; change it by `costgov fleet budget`",
             )  # fmt: skip
 
     def _may_open(self, store: FleetStore, scope: str) -> bool:
@@ -151,7 +153,9 @@ class OpenScopes:
             return False
         held = any((names := names_in(kept.key)) is not None and names[1] == scope for kept in found.rows)
         if held:
-            log.error("fleet_budget_row_gone", scope=scope, advice="it has grants: set it with costgov fleet budget")
+            log.error(
+                "fleet_budget_row_gone", scope=scope, advice="it has grants: `costgov fleet budget` makes it anew"
+            )
         return not held
 
     def end(self, store: FleetStore) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from governor.core.base.findings import Finding, Reading
@@ -18,6 +19,7 @@ from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.fleet.members import SILENT_NS, Member, Members, first_id, halts, merged, part_of
 from governor.core.halt.table import Fact, HaltState
 
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 # In the timeline.
 NODE_SILENT: Final = "node_silent"
 NODE_BACK: Final = "node_back"
@@ -124,10 +126,23 @@ def join_obeyed(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
         text = f"{finding.text} (observe mode: would halt)"
         return [Alarm("joined", managed.run.run, text)]
     verdict = verdicts.verdict_by_hand(managed, finding, "join", "good")
-    effects = verdicts.on_halt_verdict(node, managed, verdict, ack.at)
+    named = _node_in(managed, ack.incident_id)
+    if named is not None and managed.incident is None:  # Its governor has not told us yet.
+        effects = incidents.open_incident(node, managed, verdict, ack.at, joined=(ack.incident_id, named))
+    else:
+        effects = verdicts.on_halt_verdict(node, managed, verdict, ack.at)
     if managed.incident is not None:
         managed.incident.obey(ack.incident_id)
     return effects
+
+
+def _node_in(managed: ManagedRun, incident_id: str) -> str | None:
+    """The node of this launch in an id of this run: RUN.NODE.NUMBER. A rank may say any, of its own run's halt."""
+    stem, _, number = incident_id.rpartition(".")
+    if _NUMBER.fullmatch(number) is None:
+        return None
+    its = (name for name in managed.history.members.by_node if stem == f"{managed.run.run}.{name}")
+    return next(its, None)
 
 
 # --- the other nodes' parts ------------------------------------------------------------------------------------

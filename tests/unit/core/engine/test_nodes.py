@@ -346,3 +346,23 @@ def test_a_governor_that_begins_again_and_hears_of_the_halt_before_its_ranks_spe
     incident = again.runs["llama"].incident
     assert incident is not None
     assert [process.pid for process in incident.rank_processes] == [102, 103]
+
+
+def test_a_halt_that_ranks_told_of_first_is_called_as_the_known_node_calls_it() -> None:
+    """Else this node's own id, which comes first by the alphabet, would become the name of all."""
+    node = member(2, 3)
+    play(node, told(1.5))
+    ack = Ack(at(2), hello(2).connection, "llama", 2, 1, "llama.node-b.4", "received", exit_after=True)
+    play(node, ack)
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert (incident.incident_id, incident.called, incident.decided_by) == (
+        "llama.node-a.1",
+        "llama.node-b.4",
+        "node-b",
+    )
+    invented = member(2, 3)
+    play(invented, told(1.5), replace(ack, incident_id="prod.node-b.4"))
+    other = invented.runs["llama"].incident
+    assert other is not None
+    assert other.called == "llama.node-a.1", "of another run it names nothing"

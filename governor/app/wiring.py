@@ -131,7 +131,7 @@ class Governor:
         reports = paths.state_dir / "incidents"
         taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
         alarms = (Alarm(one.kind.value, None, one.line) for one in self.price.alarms)
-        self.begin = [*taken, *alarms, *tell_fall_backs(self.node, ()), *unread]
+        self.begin = [*taken, *alarms, *self._without_peers(exclusive), *tell_fall_backs(self.node, ()), *unread]
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -154,6 +154,9 @@ class Governor:
 
     def _post(self, event: Event) -> None:
         self.daemon.post(event)  # It is built last.
+
+    def _without_peers(self, is_run: bool) -> list[Alarm]:
+        return [Alarm("peers_off", None, self.peers_problem)] if self.peers_problem and not is_run else []
 
     def _attended(self) -> tuple[ProcessId, ...]:
         return self.daemon.supervised.processes if self.daemon.supervised is not None else ()

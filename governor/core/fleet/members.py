@@ -220,6 +220,12 @@ class Members:
         live = (one for one in self.by_node.values() if one.told.is_alive)
         return UsdMicros(sum(one.told.rate_usd_micros_per_hour or 0 for one in live))
 
+    @property
+    def first_rate_usd_micros_per_hour(self) -> UsdMicros:
+        """Of the node of rank 0, if that is one of these."""
+        its = (one.told.rate_usd_micros_per_hour for one in self.by_node.values() if one.told.has_first)
+        return UsdMicros(next(its, None) or 0)
+
     def left(self) -> tuple[tuple[str, int], ...]:
         """The counters of nodes that do not speak for themselves. The largest come first: a message has its limit."""
         gone = [(node, usd_micros) for node, usd_micros in self.charged.items() if not self.speaks(node)]

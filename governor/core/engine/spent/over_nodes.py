@@ -9,6 +9,8 @@ from governor.core.engine.command import ceilings
 from governor.core.engine.halt_plan import halt_times, lasts_ns, reserve_growth, shortest_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
+from governor.core.events.peers import BEAT_NS
+from governor.core.fleet.members import SILENT_NS
 from governor.core.money.budgets import Cap
 from governor.core.money.ledger import reserve
 
@@ -30,13 +32,15 @@ def over_nodes(node: Node, managed: ManagedRun, cap: Cap | None, at: MonoNs) -> 
         return replace(cap, spend_usd_micros=UsdMicros(cap.spend_usd_micros + others))
     more = members.rate_usd_micros_per_hour
     rate = UsdMicros(cap.rate_usd_micros_per_hour + more)
-    bound_ns = halt_times(
-        node.facts, managed.policy, shortest_ns(managed, lasts_ns(cap.ceiling_usd_micros, rate)), managed.run, at
-    ).whole_ns
+    lasts = shortest_ns(managed, lasts_ns(cap.ceiling_usd_micros, rate))
+    times = halt_times(node.facts, managed.policy, lasts, managed.run, at)
+    # What they have charged since their last word, their halts, and the wait of rank 0's node for all the others.
+    waits = reserve(members.first_rate_usd_micros_per_hour, SILENT_NS + times.term_ns + times.kill_ns)
+    held = cap.reserve_usd_micros + reserve(more, BEAT_NS + times.whole_ns) + waits
     return replace(
         cap,
         spend_usd_micros=UsdMicros(cap.spend_usd_micros + others),
-        reserve_usd_micros=UsdMicros(cap.reserve_usd_micros + reserve(more, bound_ns)),
+        reserve_usd_micros=UsdMicros(held),
         rate_usd_micros_per_hour=rate,
     )
 

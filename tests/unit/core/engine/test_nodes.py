@@ -366,3 +366,18 @@ def test_a_halt_that_ranks_told_of_first_is_called_as_the_known_node_calls_it() 
     other = invented.runs["llama"].incident
     assert other is not None
     assert other.called == "llama.node-a.1", "of another run it names nothing"
+
+
+def test_the_reserve_of_every_node_has_the_halts_of_all_and_the_wait_of_rank_0s_node() -> None:
+    """By hand: both rates for the whole halt, and for rank 0's node 5 s and both signals' times beside."""
+    budget = Budget(ceiling_usd_micros=UsdMicros(300_000_000))
+    with_first = make_node(rule("budget"), budget=budget, has_peers=True)
+    play(with_first, tick(0), hello(2, 0, world_size=4, job=JOB), a_step(1, 2, 1), tick(1), told(2), tick(2))
+    without = make_node(rule("budget"), budget=budget, has_peers=True)
+    play(without, tick(0), hello(2, 0, world_size=4, job=JOB), a_step(1, 2, 1), tick(1), told(2), tick(2))
+    play(with_first, told(2, has_first=True), tick(2.25))
+    play(without, tick(2.25))
+    held = [node.runs["llama"].run.caps[0].reserve_usd_micros for node in (with_first, without)]
+    halt = make_node().policies.policies[0].halt
+    wait_ns = 5 * NS_PER_S + halt.term_grace_ns + halt.kill_grace_ns
+    assert held[0] - held[1] in range(PRICE * wait_ns // NS_PER_HOUR, PRICE * wait_ns // NS_PER_HOUR + 2)

@@ -182,6 +182,8 @@ def go_on(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick: which nodes have fallen silent. That is missing data, and halts nothing by itself."""
+    if not node.facts.has_peers:
+        return []
     effects: list[Effect] = []
     for managed in node.runs.values():
         members = managed.history.members
@@ -201,7 +203,7 @@ def _meet(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Ask for the host of rank 0, each minute, until another node of the launch has spoken."""
     run = managed.run
     is_alone = run.world_size <= len(run.known_ranks()) or bool(managed.history.members.by_node)
-    if not node.facts.has_peers or run.master is None or not run.alive or is_alone:
+    if run.master is None or not run.alive or is_alone:
         return []
     return [MeetPeer(run.master)] if node.telling.may_meet(run.run, run.uid, at) else []
 

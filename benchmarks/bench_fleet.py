@@ -29,7 +29,10 @@ KEY = key_of(b"a secret of thirty-two bytes, or more")
 HALT = ToldHalt(
     "llama.node-1.1", "node-1", "default/nan", "nonfinite", "loss_nan", "loss is NaN at step 12345", "good", "SAVING"
 )
-RUN = ToldRun("llama", "job-0123456789abcdef", 1000, True, 8, True, 12_345, 98_320_000, 98_320_000, HALT)
+RUN = ToldRun(
+    "llama", "job-0123456789abcdef", 1000, True, 8, has_first=True, step=12_345, spend_usd_micros=98_320_000,
+    rate_usd_micros_per_hour=98_320_000, halt=HALT,
+)  # fmt: skip
 
 
 class World:

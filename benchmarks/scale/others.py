@@ -24,7 +24,10 @@ from governor.wire.fleet.told import body
 
 SECRET: Final = b"a secret of thirty-two bytes, or more: 0123456789"
 KEY: Final = key_of(SECRET)
-RUN: Final = ToldRun("run-0", "job-0", os.geteuid(), True, 8, False, 12_345, 98_320_000, 98_320_000)
+RUN: Final = ToldRun(
+    "run-0", "job-0", os.geteuid(), True, 8, step=12_345, spend_usd_micros=98_320_000,
+    rate_usd_micros_per_hour=98_320_000,
+)  # fmt: skip
 HALT: Final = ToldHalt(
     "run-0.other-1.1", "other-1", "default/nan", "nonfinite", "loss_nan", "loss is NaN at step 12345", "good", "ASKED"
 )

@@ -26,7 +26,12 @@ HALT = ToldHalt(
 )
 TOLD = NodeTold(
     "node-a", "boot-1", "aws", "i-0abc", "us-east-1",
-    (ToldRun("llama", "job-1", 1000, True, 8, True, 7, 5_000_000, 22_000_000, HALT, (("node-c", 40), ("node-d", 5))),),
+    (
+        ToldRun(
+            "llama", "job-1", 1000, True, 8, has_first=True, step=7, spend_usd_micros=5_000_000, still_ns=5,
+            rate_usd_micros_per_hour=22_000_000, halt=HALT, left=(("node-c", 40), ("node-d", 5)),
+        ),
+    ),
 )  # fmt: skip
 HOSTS = ("node-2", "10.0.0.5:9", "[fd00::1]:5", "127.0.0.1", "::1", "0.0.0.0", "255.255.255.255", *mutate.TEXTS)
 

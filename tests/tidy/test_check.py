@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 from tests.tidy.sources import ROOT
 
@@ -36,3 +37,15 @@ def test_no_link_of_the_tree_leads_out_of_it() -> None:
         to = os.readlink(ROOT / link)
         assert not os.path.isabs(to), f"{link} -> {to}"
         assert not os.path.normpath(os.path.join(os.path.dirname(link), to)).startswith(".."), f"{link} -> {to}"
+
+
+def test_every_drill_can_be_imported() -> None:
+    """The type checker does not read tests, and the drills run long after: a name that has moved shows here."""
+    folders = ("tests/drills", "tests/fuzz", "tests/real_runs")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *folders],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3_000:]

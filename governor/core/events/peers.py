@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
@@ -52,6 +52,7 @@ class ToldRun:
     uid: int
     is_alive: bool
     ranks: int  # How many of the run's ranks are there.
+    _: KW_ONLY  # More is told as time goes on.
     has_first: bool = False  # Rank 0 is there, and so the job's store.
     step: int | None = None
     # For how long none of its ranks there has moved. None: none is connected.

@@ -18,8 +18,9 @@ from governor.core.base.policy import Budget, Expected, Policy, PolicySet
 from governor.core.base.units import MTOK, NS_PER_MS, BootNs, MonoNs, WallNs, usd
 from governor.core.engine.node import new_node
 from governor.core.events.hardware import GpuFigures
-from governor.core.events.inputs import OperatorHalt, PhaseChange
+from governor.core.events.inputs import PhaseChange
 from governor.core.events.machine import NodeUse
+from governor.core.events.operators import OperatorHalt
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.views.metrics import (
     AlertCounts,

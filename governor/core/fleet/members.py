@@ -124,15 +124,14 @@ class Members:
             self.job = job
             self.by_node.clear()
 
-    def hear(self, at: MonoNs, machine: NodeTold, told: ToldRun) -> bool:
-        """Take a node's word of this launch. Whether it is a node that was not known."""
+    def hear(self, at: MonoNs, machine: NodeTold, told: ToldRun) -> None:
+        """Take a node's word of this launch."""
         known = self.by_node.get(machine.node)
         if known is not None and known.machine.instance_id is not None:  # No machine changes within a launch.
             machine = replace(machine, instance_id=known.machine.instance_id)
         if known is None and len(self.by_node) >= NODES_MAX:
-            return False
+            return
         self.by_node[machine.node] = Member(replace(machine, runs=()), told, at)
-        return known is None
 
     def note_word(self, node: str, at: MonoNs) -> None:
         """A node has spoken, of whatever run."""
@@ -148,8 +147,10 @@ class Members:
         """Take what nodes have charged. A smaller amount is an older one. Who speaks for itself has a place."""
         for node, usd_micros in told:
             if node == speaker and node not in self.charged and len(self.charged) >= NODES_MAX:
-                least = min((name for name in self.charged if name not in self.by_node), key=self.charged.__getitem__)
-                del self.charged[least]
+                strangers = [name for name in self.charged if name not in self.by_node]
+                if not strangers:
+                    continue
+                del self.charged[min(strangers, key=self.charged.__getitem__)]
             if node != own and (node in self.charged or len(self.charged) < NODES_MAX):
                 self.charged[node] = max(usd_micros, self.charged.get(node, 0))
 

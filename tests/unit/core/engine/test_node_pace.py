@@ -106,3 +106,12 @@ def test_what_a_node_may_have_charged_since_its_last_beat_counts() -> None:
     spoken = members.charged_usd_micros(at(1.5))
     rate = members.rate_usd_micros_per_hour
     assert members.charged_usd_micros(at(4.5)) - spoken == (LARGE - 1) * (rate // (LARGE - 1) * 3 // 3_600)
+
+
+def test_a_node_beyond_the_most_that_a_run_has_takes_nobodys_money_and_ends_no_governor() -> None:
+    node = member(0, 1)
+    charged = replace(RUN, spend_usd_micros=1_000_000)
+    words = [PeerTold(at(2), NodeTold(f"node-{n}", f"boot-{n}", runs=(charged,))) for n in range(1, NODES_MAX + 2)]
+    play(node, *words)
+    members = next(iter(node.runs.values())).history.members
+    assert set(members.charged) == {f"node-{n}" for n in range(1, NODES_MAX + 1)}

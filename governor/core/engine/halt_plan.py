@@ -234,7 +234,7 @@ def others_ns(managed: ManagedRun, times: HaltTimes, *, has_peers: bool) -> Dura
     They were told of the halt a moment later, and have to end their processes as we have.
     """
     run = managed.run
-    if not has_peers or 0 not in run.known_ranks() or run.world_size <= len(run.known_ranks()) or not run.job:
+    if not has_peers or 0 not in run.known_ranks() or not run.has_ranks_elsewhere or not run.job:
         return DurationNs(0)
     return DurationNs(SILENT_NS + times.term_ns + times.kill_ns)
 

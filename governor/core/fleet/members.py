@@ -320,5 +320,6 @@ def first_id(*incident_ids: str) -> str:
 
 def halts(members: Members) -> list[tuple[str, ToldHalt]]:
     """By node, in the order of their names: the halts that the other nodes tell of. One that was given up is none."""
+    # A halt that goes on tells the name of its HaltState, in capitals. The words of one that was given up are small.
     told = [(node, one.told.halt) for node, one in members.by_node.items() if one.told.halt is not None]
     return sorted(((node, halt) for node, halt in told if halt.stage.isupper()), key=lambda one: one[0])

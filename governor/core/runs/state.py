@@ -357,6 +357,11 @@ class Run:
         """Whether every rank of the whole job is connected to this governor."""
         return len(self.connected_ranks()) == self.world_size
 
+    @property
+    def has_ranks_elsewhere(self) -> bool:
+        """Whether its launch has ranks on other nodes, as far as its own ranks know."""
+        return self.world_size > len(self.known_ranks())
+
     def unsaved_ns(self, at: MonoNs) -> int:
         """Work that a kill now would lose: since the last good checkpoint, at most since this attempt began to work.
 

@@ -202,7 +202,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
 def _meet(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Ask for the host of rank 0, each minute, until another node of the launch has spoken."""
     run = managed.run
-    is_alone = run.world_size <= len(run.known_ranks()) or bool(managed.history.members.by_node)
+    is_alone = not run.has_ranks_elsewhere or bool(managed.history.members.by_node)
     if run.master is None or not run.alive or is_alone:
         return []
     return [MeetPeer(run.master)] if node.telling.may_meet(run.run, run.uid, at) else []

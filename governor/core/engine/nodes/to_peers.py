@@ -27,7 +27,7 @@ def beat(node: Node, at: MonoNs) -> list[Effect]:
         return []
     if not node.telling.may_be_due(at):
         return []
-    runs = [managed for managed in node.runs.values() if has_others(managed) and _is_told(managed, at)]
+    runs = [managed for managed in node.runs.values() if _is_of_many(managed) and _is_told(managed, at)]
     beat_ns = _beat_ns(runs)
     if not node.telling.is_due_after(beat_ns, at):
         return []
@@ -52,10 +52,8 @@ def _is_halting(managed: ManagedRun) -> bool:
     return managed.run.alive and bool(halts(managed.history.members))
 
 
-def has_others(managed: ManagedRun) -> bool:
-    """Whether the run's launch has ranks on other nodes, as far as its own ranks know."""
-    run = managed.run
-    return bool(run.job) and run.world_size > len(run.known_ranks())
+def _is_of_many(managed: ManagedRun) -> bool:
+    return bool(managed.run.job) and managed.run.has_ranks_elsewhere
 
 
 def _is_told(managed: ManagedRun, at: MonoNs) -> bool:

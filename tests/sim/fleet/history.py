@@ -42,6 +42,25 @@ class History:
     doubled: float
     faults: frozenset[str] = field(default_factory=frozenset)
 
+    @property
+    def healed_ns(self) -> int:
+        """From then on nobody is cut off or down, and of each machine that has vanished the end is known."""
+        cuts = (until for _, until, _ in self.partitions)
+        kills = (at + down for at, _, down in self.kills)
+        return max((0, *cuts, *kills, *(read_back for *_, read_back in self.vanishes)))
+
+    @property
+    def cut_ns(self) -> int:
+        """How long the governors are cut off, all together."""
+        total, cuts = 0, sorted(self.partitions, key=lambda cut: cut[:2])
+        for governor in range(GOVERNORS):
+            known = 0
+            for begins, until, of in cuts:
+                if governor in of and until > known:
+                    total += until - max(begins, known)
+                    known = until
+        return total
+
 
 def draw(seed: int) -> History:
     rng = random.Random(f"fleet/{seed}")

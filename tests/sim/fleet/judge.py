@@ -9,6 +9,7 @@ from governor.core.events.fleet_store import Kept, Transaction
 from governor.core.fleet.grant import Why
 from governor.core.fleet.reservations import Standing
 from governor.core.fleet.scopes import GRANT_ROWS, SCOPE_ROWS, grant_key, grant_row, names_in, scope_key, scope_row
+from tests.sim.fleet.asks import Asks
 
 if TYPE_CHECKING:
     from tests.sim.fleet.node import SimNode, SimRun
@@ -29,6 +30,7 @@ class Judge:
         self.top: dict[str, int] = {}  # The most that a scope may come to: its ceilings, as long as they held.
         self.transactions = self.halted = self.denied = self.alone = 0
         self.spreads_ns: list[int] = []
+        self.asks = Asks(self)
 
     def demand(self, holds: bool, what: str) -> None:
         if not holds:
@@ -126,6 +128,12 @@ class Judge:
                     self.spreads_ns.append(max(0, grant.headroom_usd_micros) * NS_PER_HOUR // other.rate)
 
     # --- the end ---------------------------------------------------------------------------------------
+
+    def when_settled(self) -> None:
+        """All runs have ended, and nothing has hindered anybody for long: no governor may have anything left to do."""
+        for node in self.world.nodes:
+            held = sorted(node.governor.grants) if node.governor is not None else []
+            self.demand(not held, f"the history does not come to an end: node-{node.number} still asks for {held[:3]}")
 
     def at_the_end(self) -> None:
         for scope, grants in self.grants.items():

@@ -169,7 +169,11 @@ class SimNode:
         self.wake()
 
     def _send(self, governor: Reservations, ask: AskStore) -> None:
+        asks, instance = self.world.judge.asks, governor.instance
+        asks.sent(instance, ask)
+
         def deliver(reply: FleetReply) -> None:
+            asks.answered(instance, ask, reply.answer)
             if self.governor is governor:
                 at = MonoNs(self.world.now)
                 governor.answered(ask.request, reply.answer, reply.rows, reply.revision, at=at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -10,8 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.drills.halt.conftest import BIN
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -57,6 +61,18 @@ def needs_slurm() -> None:
         pytest.skip(f"needs Slurm ({', '.join(missing)}): .ci/system-packages drills", allow_module_level=True)
     if os.geteuid() != 0:
         pytest.skip("needs root: slurmd starts jobs of several users", allow_module_level=True)
+
+
+def shown(work: Path, environ: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """The incident as the journal has it, and as `costgov incident show` tells of it."""
+    argv = [f"{BIN}/costgov", "incident", "show", "last", "--config", str(work / "costgov.toml")]
+    told = [
+        subprocess.run(words, env={**environ, "HOME": str(work), "COLUMNS": "300"}, capture_output=True, text=True,
+                       timeout=60, check=False)
+        for words in ([*argv, "--json"], argv)
+    ]  # fmt: skip
+    assert told[0].returncode == 0, told[0].stderr + (work / "out").read_text()
+    return json.loads(told[0].stdout), told[1].stdout + told[1].stderr
 
 
 def until(is_so: Callable[[], bool], what: str, bound_s: float = BOUND_S) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from governor.wire.control_client import ask
 from tests.drills.halt.conftest import BIN, HERE, POLICY, configuration
-from tests.drills.slurm.cluster import PATH, Cluster, needs_slurm, until
+from tests.drills.slurm.cluster import PATH, Cluster, needs_slurm, shown, until
 
 needs_slurm()
 
@@ -27,18 +25,6 @@ def launch(work: Path, mode: str = "nan") -> str:
     ours = f"export COSTGOV_RUN=drill PATH={PATH} PYTHONPATH={os.getcwd()}\n"
     run = f"{BIN}/costgov run --config {work}/costgov.toml --policy {work}/policy.toml --name drill"
     return f"{ours}cd {work}\n{run} -- {sys.executable} {HERE}/trainee.py {mode} {work} > {work}/out 2>&1"
-
-
-def shown(work: Path, environ: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The incident as the journal has it, and as `costgov incident show` tells of it."""
-    argv = [f"{BIN}/costgov", "incident", "show", "last", "--config", str(work / "costgov.toml")]
-    told = [
-        subprocess.run(words, env={**environ, "HOME": str(work), "COLUMNS": "300"}, capture_output=True, text=True,
-                       timeout=60, check=False)
-        for words in ([*argv, "--json"], argv)
-    ]  # fmt: skip
-    assert told[0].returncode == 0, told[0].stderr + (work / "out").read_text()
-    return json.loads(told[0].stdout), told[1].stdout + told[1].stderr
 
 
 def test_a_nan_ends_the_job_for_good(cluster: Cluster, short_tmp: Path) -> None:

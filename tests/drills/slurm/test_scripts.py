@@ -15,8 +15,7 @@ import pytest
 
 from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from tests.drills.halt.conftest import BIN, ROOT
-from tests.drills.slurm.cluster import PATH, Cluster, needs_slurm, until
-from tests.drills.slurm.test_costgov_run import shown
+from tests.drills.slurm.cluster import PATH, Cluster, needs_slurm, shown, until
 
 needs_slurm()
 

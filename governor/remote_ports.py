@@ -117,7 +117,7 @@ class FleetReply:
 
     answer: Answer
     rows: tuple[Kept, ...] = ()
-    revision: int = 0  # Of the rows that an applied transaction has put.
+    revision: int = 0  # Of the rows that an applied transaction has put; of a range and a wait, the store's own.
     lease: int = 0  # 0: there is none, or none any more.
     reason: str = ""
     is_cut: bool = False  # There are more rows than were asked for.
@@ -140,6 +140,13 @@ class FleetStore(Protocol):
 
     def range(self, prefix: str, limit: int) -> FleetReply:
         """READ with at most so many rows whose keys begin so, in the keys' order."""
+
+    def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
+        """READ when a row below the prefix has changed behind this revision, or when `wait_s` are over.
+
+        Its revision is above `after` where something has changed. This call may take as long as `wait_s` beside
+        `bound_s`. An answer proves nothing of the store at its end: read again.
+        """
 
     def grant_lease(self, ttl_s: int) -> FleetReply:
         """APPLIED with a lease. Its rows are deleted when it was not kept alive for so long."""

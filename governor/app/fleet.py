@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from governor.adapters.etcd.opening import FleetUnavailable, NoStore, open_store
 from governor.core.base.units import MonoNs
@@ -13,10 +13,15 @@ from governor.core.engine.node import NodeFacts
 from governor.core.events.inputs import Event
 from governor.core.fleet.scopes import Holder
 from governor.core.fleet.shared import Shared
-from governor.daemon.fleet_worker import FleetWorker, OpenScopes
+from governor.daemon.fleet.orders import OrderWatch
+from governor.daemon.fleet.presence import FleetPresence
+from governor.daemon.fleet.sweep import FleetSweep, Sweeper
+from governor.daemon.fleet.worker import FleetWorker, OpenScopes
 from governor.ports import Clock
-from governor.remote_ports import FleetStore
+from governor.remote_ports import Cloud, FleetStore
 from governor.settings.model import Settings
+
+ORDERS_WITHIN_S: Final = 3.0  # etcd answers in some milliseconds; a follower without a leader after 7 s.
 
 
 @dataclass(slots=True)
@@ -24,14 +29,38 @@ class FleetPart:
     """`problem`: why nobody can be asked. Then nothing is granted, and the start says so."""
 
     worker: FleetWorker
+    watch: OrderWatch
+    presence: FleetPresence
     shared: Shared
     problem: str | None
+
+    def begin(self) -> Callable[[], None]:
+        """Returns what ends it. RuntimeError: no thread can be started."""
+        self.worker.begin()
+        if self.problem is None:
+            self.watch.begin()
+        return self.close
+
+    def close(self) -> None:
+        self.watch.close()
+        self.worker.close()
+
+    def await_orders(self) -> None:
+        """Before a command is started: an order may forbid it. Who cannot be asked forbids nothing."""
+        read = self.watch.await_first(ORDERS_WITHIN_S) if self.problem is None else None
+        if read is not None:
+            self.shared.orders.begin_with(read)
 
     def document(self) -> dict[str, Any]:
         """For `status`."""
         last = self.worker.last_answer_at
         return {
             "problem": self.problem,
+            "orders_read": self.watch.has_read,
+            "orders": [
+                {"id": one.order_id, "act": one.act.value, "scope": one.scope, "reason": one.reason, "by": one.by}
+                for one in self.shared.orders.standing
+            ],
             "has_answered": last is not None,
             "asked_total": self.worker.asked_total,
             "unanswered_total": self.worker.unanswered_total,
@@ -50,19 +79,28 @@ class FleetPart:
 
 
 def fleet_part(
-    settings: Settings, facts: NodeFacts, clock: Clock, post: Callable[[Event], None]
+    settings: Settings, facts: NodeFacts, clock: Clock, post: Callable[[Event], None], cloud: Cloud | None = None
 ) -> tuple[FleetPart | None, Shared | None]:
     """None: [fleet] has no etcd. Before the journal is read: what it holds of grants is taken up with the node's."""
     fleet = settings.fleet
     if not fleet.is_enabled:
         return None, None
-    holder = Holder(facts.node, facts.boot_id, uuid.uuid4().hex)  # The journal's takes its place, where it has one.
-    shared = Shared(fleet.budgets, holder, uuid.uuid4().hex, facts.instance_id)
+    # The journal's takes the holder's place, where it has one.
+    shared = Shared(
+        fleet.budgets,
+        Holder(facts.node, facts.boot_id, uuid.uuid4().hex),
+        uuid.uuid4().hex,
+        facts.instance_id,
+    )
     problem: str | None = None
-    store: FleetStore
+    stores: tuple[FleetStore, FleetStore]
     try:
-        store = open_store(fleet)
+        stores = open_store(fleet), open_store(fleet)  # A thread of its own for each.
     except FleetUnavailable as unavailable:
-        store, problem = NoStore(), f"fleet: {unavailable}; nothing of a shared budget is granted"
-    worker = FleetWorker(store, clock, post, [OpenScopes(fleet.budgets, clock.wall)])
-    return FleetPart(worker, shared, problem), shared
+        stores = NoStore(), NoStore()
+        problem = f"fleet: {unavailable}; nothing of a shared budget is granted, and no order is known"
+    presence = FleetPresence(lambda: shared.holder, lambda: (problem,) if problem else ())
+    sweeper = Sweeper(facts.cloud, facts.region, cloud.other) if fleet.sweep and cloud is not None else None
+    sweep = FleetSweep(lambda: shared.holder, lambda: presence.lease, clock.wall, post, sweeper)
+    worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, sweep])
+    return FleetPart(worker, OrderWatch(stores[1], clock, post), presence, shared, problem), shared

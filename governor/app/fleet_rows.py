@@ -21,6 +21,7 @@ from governor.core.fleet.scopes import (
     scope_row,
     settlement,
     text_of,
+    unquoted,
 )
 from governor.core.money.budgets import checked_ceiling
 from governor.remote_ports import FleetReply, FleetStore
@@ -37,6 +38,7 @@ class Failure:
 
     text: str
     is_unknown: bool = False
+    is_absent: bool = False  # There is no such thing.
 
 
 def opened(settings: Fleet) -> FleetStore | Failure:
@@ -53,7 +55,7 @@ def budgets(store: FleetStore) -> dict[str, Any] | Failure:
     scopes, grants = store.range(SCOPE_ROWS, SHOWN_MAX), store.range(GRANT_ROWS, SHOWN_MAX)
     for reply in (scopes, grants):
         if reply.answer is not Answer.READ:
-            return _failure(reply)
+            return failure_of(reply)
     return {
         "scopes": [_scope(kept) for kept in scopes.rows],
         "grants": [row for kept in grants.rows if (row := _grant(kept)) is not None],
@@ -69,7 +71,7 @@ def set_ceiling(store: FleetStore, scope: str, usd_micros: int) -> Mapping[str, 
         return Failure(str(error))
     found = store.read([key])
     if found.answer is not Answer.READ:
-        return _failure(found)
+        return failure_of(found)
     if scope_row(found.rows[0]) is None:
         return _made_anew(store, found.rows[0], scope, usd_micros)
     return _changed(store, scope, (key,), lambda rows: ceiling_change(rows[0], usd_micros))
@@ -79,7 +81,7 @@ def _made_anew(store: FleetStore, lost: Kept, scope: str, usd_micros: int) -> Ma
     """There is no row, or none that can be read. What is held is known by the grants, or it would be granted twice."""
     found = store.range(GRANT_ROWS, SHOWN_MAX)
     if found.answer is not Answer.READ:
-        return _failure(found)
+        return failure_of(found)
     if found.is_cut:
         return Failure(f"{scope}: there are more than {SHOWN_MAX} grants; settle some first")
     held = [kept for kept in found.rows if (names := names_in(kept.key)) is not None and names[1] == scope]
@@ -92,7 +94,7 @@ def _made_anew(store: FleetStore, lost: Kept, scope: str, usd_micros: int) -> Ma
     if reply.answer is Answer.CONFLICT:
         return Failure(f"{scope}: governors changed its grants meanwhile; try again")
     if reply.answer is not Answer.APPLIED:
-        return _failure(reply)
+        return failure_of(reply)
     return _scope(Kept(lost.key, text_of(row), reply.revision))
 
 
@@ -116,7 +118,7 @@ def _changed(store: FleetStore, scope: str, keys: tuple[str, ...], change: Any) 
     for _ in range(TRIES):
         found = store.read(keys)
         if found.answer is not Answer.READ:
-            return _failure(found)
+            return failure_of(found)
         by_key = {kept.key: kept for kept in found.rows}
         transaction = change([by_key[key] for key in keys])
         if transaction is None:
@@ -126,19 +128,19 @@ def _changed(store: FleetStore, scope: str, keys: tuple[str, ...], change: Any) 
             now = store.read(keys[:1])
             return _scope(now.rows[0]) if now.answer is Answer.READ and now.rows else {"scope": scope}
         if reply.answer is not Answer.CONFLICT:
-            return _failure(reply)
+            return failure_of(reply)
     return Failure(f"{scope}: governors changed its row {TRIES} times meanwhile; try again")
 
 
-def _failure(reply: FleetReply) -> Failure:
+def failure_of(reply: FleetReply, see: str = "see `costgov fleet list`") -> Failure:
     if reply.answer is Answer.UNKNOWN:
-        return Failure(f"etcd did not say whether it was done ({reply.reason}): see `costgov fleet list`", True)
+        return Failure(f"etcd did not say whether it was done ({reply.reason}): {see}", True)
     what = "etcd refuses it" if reply.answer is Answer.REFUSED else "etcd does not answer"
     return Failure(f"{what} ({reply.reason})")
 
 
 def _scope(kept: Kept) -> dict[str, Any]:
-    name = kept.key.removeprefix(SCOPE_ROWS).replace("%7E", "~").replace("%2F", "/").replace("%25", "%")
+    name = unquoted(kept.key.removeprefix(SCOPE_ROWS))
     row = scope_row(kept)
     if row is None:
         return {"scope": name, "problem": "its row cannot be read: nothing is granted"}

@@ -125,7 +125,7 @@ class Governor:
         self.halt_marks, policies, unread = mark_requests.begin(paths.marks_dir, policies)
         now, wall = self.clock.boot(), self.clock.wall()
         began = self._began(now, *entered) if entered is not None else now
-        self.fleet, shared = fleet_part(settings, facts, self.clock, self._post)
+        self.fleet, shared = fleet_part(settings, facts, self.clock, self._post, self.cloud)
         self.node: Node = new_node(facts, policies, began, WallNs(wall - (now - began)), budgets, shared)
         # A resumed halt acts first; alarms about the price follow.
         reports = paths.state_dir / "incidents"
@@ -197,8 +197,8 @@ class Governor:
             raise CannotStart(str(error)) from error
         self.alerts = alert_dispatcher(settings.alert, self.node, self.clock)
         self._closers.append(self.alerts.close)
-        reports = ReportFiles(paths.state_dir / "incidents")
-        observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
+        fleet, reports = [self.fleet.presence] if self.fleet else [], ReportFiles(paths.state_dir / "incidents")
+        observers = Observers([*watchers, reports, self.alerts, *fleet, *self._exporters()])
         self.streams = [self._stream(entry) for entry in settings.jsonl]
         self._closers += [stream.close for stream in self.streams]
         own_files = [OwnFileWatch("socket_gone", inbox.restore), OwnFileWatch("socket_gone", server.restore)]
@@ -236,8 +236,7 @@ class Governor:
         )
         if self.fleet is not None:
             performer.calls.ask_by(self.fleet.worker.ask)
-            self.fleet.worker.begin()
-            self._closers.append(self.fleet.worker.close)
+            self._closers.append(self.fleet.begin())
         daemon.health.loaded(self.clock.wall())
         return daemon
 

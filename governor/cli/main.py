@@ -44,7 +44,7 @@ _COMMANDS: Final = {
     "doctor": "governor.cli.status:doctor",
     "evidence": "governor.cli.evidence:evidence",
     "export": "governor.cli.export:export",
-    "fleet": "governor.cli.fleet:fleet",
+    "fleet": "governor.cli.fleet.command:fleet",
     "forget": "governor.cli.act:forget",
     "goodput": "governor.cli.goodput:goodput",
     "halt": "governor.cli.act:halt",

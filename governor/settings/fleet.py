@@ -8,7 +8,8 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from governor.core.base.units import UsdMicros, usd
-from governor.core.fleet.shared import BUDGETS_MAX, SharedBudget, checked_scope
+from governor.core.fleet.scopes import checked_scope
+from governor.core.fleet.shared import BUDGETS_MAX, SharedBudget
 from governor.core.money.budgets import checked_ceiling
 from governor.settings.values import AbsolutePath, Table, Text
 
@@ -54,6 +55,7 @@ class Fleet(Table):
     cert_file: AbsolutePath | None = None
     key_file: AbsolutePath | None = None
     plain: bool = False  # http beyond this machine.
+    sweep: bool = False  # Look after machines of silent governors: settle what has ended, stop what is used up.
     budget: tuple[FleetBudget, ...] = Field(default=(), max_length=BUDGETS_MAX)
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.events.fleet_store import Answer, Kept, Transaction
@@ -32,6 +33,12 @@ def range_body(key: str, prefix: bool = False, limit: int = 0) -> dict[str, Any]
         end = raw[:-1] + bytes([raw[-1] + 1])  # Our prefixes end with a slash.
         body |= {"range_end": base64.b64encode(end).decode("ascii"), "limit": str(min(limit, _LIMIT_MAX))}
     return body
+
+
+def watch_body(prefix: str, after: int) -> dict[str, Any]:
+    body = range_body(prefix, True)
+    rows = {"key": body["key"], "range_end": body["range_end"]}
+    return {"create_request": {**rows, "start_revision": str(after + 1)}}
 
 
 def read_body(keys: Sequence[str]) -> dict[str, Any]:
@@ -99,6 +106,32 @@ def _text(encoded: Any) -> str:
         return base64.b64decode(str(encoded), validate=True).decode("utf-8", "replace")
     except binascii.Error as error:
         raise ValueError("not base64") from error
+
+
+@dataclass(slots=True)
+class WatchSeen:
+    """What a watch has said so far: a JSON object a line. It is enough when it has told anything but its creation."""
+
+    has_begun: bool = False
+    changed_at: int = 0  # The revision of the first change.
+    is_over: bool = False  # Cancelled, or no watch at all.
+    _read: int = 0
+
+    def is_enough(self, body: bytes) -> bool:
+        while not self.changed_at and not self.is_over and (end := body.find(b"\n", self._read)) >= 0:
+            self._take(body[self._read : end])
+            self._read = end + 1
+        return bool(self.changed_at) or self.is_over
+
+    def _take(self, line: bytes) -> None:
+        try:
+            found = json.loads(line)["result"]
+            self.has_begun |= found.get("created") is True
+            self.is_over = found.get("canceled") is True
+            if found.get("events") and not self.is_over:
+                self.changed_at = revision_of(found)
+        except (*TORN, RecursionError):
+            self.is_over = True
 
 
 def failure(status: int, found: Mapping[str, Any] | None) -> FleetReply:

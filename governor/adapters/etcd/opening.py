@@ -82,6 +82,9 @@ class OfFleet:
     def range(self, prefix: str, limit: int) -> FleetReply:
         return self._ours(self._store.range(self._there(prefix), limit))
 
+    def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
+        return self._store.wait(self._there(prefix), after, wait_s)
+
     def grant_lease(self, ttl_s: int) -> FleetReply:
         return self._store.grant_lease(ttl_s)
 
@@ -117,6 +120,9 @@ class NoStore:
         return self._none()
 
     def range(self, prefix: str, limit: int) -> FleetReply:
+        return self._none()
+
+    def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
         return self._none()
 
     def grant_lease(self, ttl_s: int) -> FleetReply:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from governor.adapters.etcd.gateway import (
     TORN,
+    WatchSeen,
     failure,
     kept_of,
     parsed,
@@ -24,6 +25,7 @@ from governor.adapters.etcd.gateway import (
     rows_of,
     transaction_body,
     wants_token,
+    watch_body,
 )
 from governor.adapters.http.client import HttpFailure, exchange, make_client, may_be_asked, origin
 from governor.core.events.fleet_store import Answer, Kept, Transaction
@@ -34,6 +36,7 @@ TRY_S: Final = 3.0  # Of one endpoint. A follower without a leader answers after
 WHOLE_S: Final = 8.0
 BODY_BYTES_MAX: Final = 8 * 1_048_576  # Ten thousand rows.
 TOKEN_CHARS_MAX: Final = 4_096
+WATCH_BYTES_MAX: Final = 1_048_576  # A watch ends with the first change. Rows are below 4 KB, and come in one line.
 CALLS_AT_ONCE_MAX: Final = 8
 _TOKEN: Final = re.compile(r"[!-~]+")
 
@@ -112,7 +115,35 @@ class EtcdStore:
         if found is None:
             return reply
         rows = _rows(lambda: tuple(kept_of(kv) for kv in found.get("kvs", [])[:limit]))
-        return replace(rows, is_cut=found.get("more") is True)
+        try:
+            return replace(rows, is_cut=found.get("more") is True, revision=revision_of(found))
+        except TORN:
+            return FleetReply(Answer.UNREACHABLE, reason="not_etcd")
+
+    def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
+        """At the endpoint that answered last. A reader whose next read moves on to another one waits there next."""
+        url = self._config.endpoints[self._first]
+        if self._config.user and not self._token:
+            refused = self._authenticate(url, time.monotonic() + self.bound_s)
+            if refused is not None:
+                return refused
+        seen = WatchSeen()
+        answer = exchange(
+            self._client,
+            "POST",
+            url.rstrip("/") + "/v3/watch",
+            headers=self._headers(),
+            content=json.dumps(watch_body(prefix, after)).encode(),
+            deadline_s=wait_s,
+            body_bytes_max=WATCH_BYTES_MAX,
+            places=self._places,
+            is_enough=seen.is_enough,
+        )
+        if seen.changed_at:
+            return FleetReply(Answer.READ, revision=max(after + 1, seen.changed_at))
+        if seen.has_begun and not seen.is_over and isinstance(answer, HttpFailure) and answer.reason == "timeout":
+            return FleetReply(Answer.READ, revision=after)
+        return FleetReply(Answer.UNREACHABLE, reason="no_watch")
 
     def grant_lease(self, ttl_s: int) -> FleetReply:
         reply, found = self._call("/v3/lease/grant", {"TTL": str(ttl_s)}, changes=True)
@@ -176,18 +207,20 @@ class EtcdStore:
             return FleetReply(Answer.REFUSED, reason="authentication_failed")
         return FleetReply(Answer.UNREACHABLE, reason="no_token")
 
+    def _headers(self) -> dict[str, str]:
+        return {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
+
     def _post(
         self, url: str, path: str, body: dict[str, Any], ends_at: float
     ) -> tuple[int, Mapping[str, Any] | None, FleetReply]:
         left_s = min(self._try_s, ends_at - time.monotonic())
         if left_s <= 0:
             return 0, None, FleetReply(Answer.UNREACHABLE, reason="timeout")
-        headers = {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
         answer = exchange(
             self._client,
             "POST",
             url.rstrip("/") + path,
-            headers=headers,
+            headers=self._headers(),
             content=json.dumps(body).encode(),
             deadline_s=left_s,
             body_bytes_max=BODY_BYTES_MAX,

@@ -16,7 +16,7 @@ import ssl
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -146,8 +146,11 @@ def exchange(
     deadline_s: float,
     body_bytes_max: int,
     places: threading.BoundedSemaphore = _threads,
+    is_enough: Callable[[bytes], bool] | None = None,
 ) -> HttpReply | HttpFailure:
     """Send once, never retry. Ends within `deadline_s` in all.
+
+    `is_enough`: asked of the body as it grows, on another thread. What comes behind a yes is not waited for.
 
     A resolver that hangs, and a connection, header or body that arrives in small pieces, have timeouts for each piece
     only.
@@ -169,7 +172,8 @@ def exchange(
             except (httpx.InvalidURL, UnicodeError):  # A part of it came from a server, and no request can hold it.
                 attempt.answers.put(HttpFailure("connect_failed"))
                 return
-            attempt.answers.put(_send(client, request, time.monotonic() + deadline_s, body_bytes_max))
+            ends_at = time.monotonic() + deadline_s
+            attempt.answers.put(_send(client, request, ends_at, body_bytes_max, is_enough))
         finally:
             attempt.answers.put(HttpFailure("broken_off"))  # Only the first one counts: a fault of ours is an answer.
             places.release()
@@ -187,7 +191,8 @@ def exchange(
 
 
 def _send(
-    client: httpx.Client, request: httpx.Request, ends_at: float, body_bytes_max: int
+    client: httpx.Client, request: httpx.Request, ends_at: float, body_bytes_max: int,
+    is_enough: Callable[[bytes], bool] | None,
 ) -> HttpReply | HttpFailure:  # fmt: skip
     try:
         response = client.send(request, stream=True)
@@ -197,6 +202,8 @@ def _send(
                 body += chunk
                 if len(body) > body_bytes_max:
                     return HttpFailure("too_large", response.status_code)
+                if is_enough is not None and is_enough(bytes(body)):
+                    break
                 if time.monotonic() > ends_at:
                     return HttpFailure("timeout")
             headers = response.headers

@@ -13,6 +13,7 @@ from governor.cli.common import ExitCode
 from governor.cli.run.relaunch import finish_halt, launched_before
 from governor.core.base.policy import Policy, WarmUp
 from governor.core.base.units import UsdMicros, price_text
+from governor.core.engine.orders import of_fleet
 from governor.core.money.lines import Lines
 
 
@@ -49,7 +50,16 @@ def not_launched(governor: Governor, name: str, limits: Limits) -> str | None:
         or too_dear(limits.max_rate, governor.price.usd_micros_per_hour, governor.price.text, node.facts.lines)
         or nothing_to_compare(limits.gate, policies, governor.price.usd_micros_per_hour)
         or refusal(node, name, uid, clock.boot(), clock.mono())
+        or ordered_not_to(governor, name)
     )
+
+
+def ordered_not_to(governor: Governor, name: str) -> str | None:
+    """Why an order to the fleet lets no command of this name start."""
+    if governor.fleet is None:
+        return None
+    governor.fleet.await_orders()
+    return of_fleet.refusal(governor.node, name, os.getuid(), governor.clock.mono())
 
 
 def too_dear(max_rate: UsdMicros | None, price: UsdMicros | None, text: str, lines: Lines) -> str | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from governor.core.base.findings import Finding, Reading
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, MonoNs, UsdMicros, format_duration
 from governor.core.engine import (
@@ -30,16 +29,17 @@ from governor.core.engine import (
 )
 from governor.core.engine.command import ceilings, payers
 from governor.core.engine.idle import limit, occupancy, stop
-from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
 from governor.core.engine.nodes import from_peers, sweep, to_peers
+from governor.core.engine.orders import by_hand, of_fleet
 from governor.core.engine.spent import marks, shared_budgets
 from governor.core.engine.stops import replies
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, CommandLeft, OomKillsSeen, RankFailed
+from governor.core.events.fleet_orders import OrdersRead
 from governor.core.events.fleet_store import StoreAnswered
 from governor.core.events.inputs import (
     Ack,
@@ -131,6 +131,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     marks.note_waiting(node, tick.at)
     effects.extend(budgeting.apply(node, tick.at))
     effects.extend(shared_budgets.apply(node, tick.at))
+    effects.extend(of_fleet.apply(node, tick.at))
     for managed in node.runs.values():
         if managed.incident is not None and not managed.incident.is_closed:
             effects.extend(pass_deadline(node, managed, tick.at))
@@ -246,37 +247,6 @@ def _on_command_left(node: Node, event: CommandLeft) -> list[Effect]:
     return [persist(node, event.at)] if was != (None, event.lock) else []
 
 
-def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
-    managed = node.runs.get(event.run)
-    if managed is None or not managed.run.alive:
-        return [Alarm("operator_halt", event.run, f"no live run {event.run} to halt")]
-    finding = Finding(Reading.FIRING, "operator", event.reason, {"uid": event.uid})
-    checkpoint = "none" if event.is_unsaved else managed.policy.halt.checkpoint
-    verdict = verdicts.verdict_by_hand(managed, finding, "operator", checkpoint)
-    unsaved = {"checkpoint": "none"} if event.is_unsaved else {}
-    data = {"act": "halt", "uid": event.uid, "reason": event.reason, **unsaved}
-    audit = Record("operator", event.run, None, data, durable=True)
-    if managed.incident is not None and not managed.incident.is_closed:
-        merged = incidents.merge(node, managed, verdict, event.at)
-        hastened = incidents.feed(node, managed, Fact.VERDICT_NO_ASK, event.at) if event.is_unsaved else []
-        return [audit, *merged, *hastened]
-    managed.drop_latch()  # A person may halt a run again in spite of its latch.
-    return [audit, *incidents.open_incident(node, managed, verdict, event.at, operator_uid=event.uid)]
-
-
-def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
-    if event.run == NODE:
-        return stop.on_hold(node, event)
-    managed = node.runs.get(event.run)
-    if managed is None:
-        return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
-    managed.history.hold(MonoNs(event.at + event.duration), event.reason)
-    data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
-    # In this order: no record reports a hold that is not persisted. A confirmed hold outlives a crash of the governor.
-    kept = persist(node, event.at, managed, durable=True)
-    return [kept, Record("operator", event.run, None, data, durable=True)]
-
-
 def _on_recalled(node: Node, event: RunRecalled) -> list[Effect]:
     effects, waiting = names.on_recalled(node, event), node.waiting.pop(event.run, [])
     return [*effects, *(effect for one in waiting for effect in step(node, one))]
@@ -313,8 +283,8 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     CommandExited: _on_command_exited,
     CommandLeft: _on_command_left,
     PriceRead: charging.on_price_read,
-    OperatorHalt: _on_operator_halt,
-    OperatorHold: _on_operator_hold,
+    OperatorHalt: by_hand.on_halt,
+    OperatorHold: by_hand.on_hold,
     OperatorBudget: budgeting.on_operator_budget,
     OperatorForget: names.on_operator_forget,
     TrainerExited: run_ends.on_exited,
@@ -333,5 +303,6 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     PeerTold: from_peers.on_peer_told,
     OtherStopped: sweep.on_other_stopped,
     StoreAnswered: shared_budgets.on_answer,
+    OrdersRead: of_fleet.on_read,
     RankShowed: lambda _node, _showed: [],  # People read it, see daemon/rank_looks.py.
 }

@@ -12,7 +12,7 @@ from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.events.checkpoints import CheckpointEvent, NamedCheckpoint, Origin, SavedCheckpoint
 from governor.core.events.ends import EndEvent
 from governor.core.events.fetch import Fetch
-from governor.core.events.fleet_store import StoreAnswered
+from governor.core.events.fleet_orders import FleetEvent
 from governor.core.events.forwards import Forwards
 from governor.core.events.machine import (
     FilesLost,
@@ -364,7 +364,7 @@ Event = (
     | ProcessesSeen
     | CheckpointEvent
     | OperatorEvent
-    | StoreAnswered
+    | FleetEvent
     | TrainerExited
     | CommandLaunched
     | LauncherExited

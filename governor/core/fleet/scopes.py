@@ -15,19 +15,21 @@ from typing import Any, Final, TypeVar
 
 from governor.core.base.units import NS_PER_HOUR
 from governor.core.events.fleet_store import Kept, Transaction
-from governor.core.money.budgets import CEILING_MAX_USD_MICROS, checked_ceiling
+from governor.core.money.budgets import CEILING_MAX_USD_MICROS, ScopeKind, checked_ceiling, parse_scope
 from governor.core.money.group_totals import KEY_CHARS_MAX
 
 ROOT: Final = "costgov/1/"
 SCOPE_ROWS: Final = f"{ROOT}scope/"
 GRANT_ROWS: Final = f"{ROOT}grant/"
-HOLDER_ROWS: Final = f"{ROOT}holder/"  # Kept alive by a lease: who still speaks.
 # A row is 300 bytes. What is longer was not written by a governor.
 ROW_CHARS_MAX: Final = 4_096
 NAME_CHARS_MAX: Final = 256  # A run's name, or one part of a holder's. The key is at most a kilobyte.
 _AMOUNT_MAX: Final = 16 * CEILING_MAX_USD_MICROS  # Sums of spend beyond grants, too.
 _NS_MAX: Final = 2**63 - 1
 HOLDERS_MAX: Final = 1_000_000
+FLEET: Final = "fleet"  # Every run of every governor.
+DAY: Final = "day"  # All of them, by the UTC day.
+SCOPES: Final = 'label:KEY=VALUE, stage:NAME, "day" or "fleet"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,23 @@ def quoted(text: str) -> str:
     return text.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
 
 
+def unquoted(part: str) -> str:
+    return part.replace("%7E", "~").replace("%2F", "/").replace("%25", "%")
+
+
+def checked_scope(text: str) -> str:
+    """ValueError when it is no scope that a fleet can share."""
+    if text in (FLEET, DAY):
+        return text
+    try:
+        scope = parse_scope(text)
+    except ValueError:
+        scope = None
+    if scope is None or scope.kind not in (ScopeKind.STAGE, ScopeKind.LABEL):
+        raise ValueError(f"{text[:80]!r} is no scope of a fleet; write {SCOPES}")
+    return scope.text
+
+
 def scope_key(scope: str) -> str:
     """ValueError when the text is too long or not printable."""
     if len(scope) > KEY_CHARS_MAX:
@@ -106,7 +125,7 @@ def names_in(key: str) -> tuple[str, str, str] | None:
     if not key.startswith(GRANT_ROWS) or len(parts) != 3:
         return None
     holder, scope, run = parts
-    return holder, *(p.replace("%7E", "~").replace("%2F", "/").replace("%25", "%") for p in (scope, run))  # type: ignore[return-value]
+    return holder, unquoted(scope), unquoted(run)
 
 
 # --- rows as text -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A governor's part in the budgets that its fleet shares: which there are, what it holds, and what people were told."""
+"""A governor's part in its fleet: budgets, what it holds of them, what people were told, and the orders that stand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_DAY, NS_PER_S, MonoNs, UsdMicros, WallNs
 from governor.core.events.fleet_store import Answer, AskStore, StoreAnswered
+from governor.core.fleet.orders import Orders
 from governor.core.fleet.reservations import Reservations
-from governor.core.fleet.scopes import Holder
-from governor.core.money.budgets import TORN, ScopeKind, parse_scope
+from governor.core.fleet.scopes import DAY, FLEET, Holder
+from governor.core.money.budgets import TORN
 from governor.core.money.group_totals import keys_of
 from governor.core.money.prices import Day, day_text
 
-FLEET: Final = "fleet"  # Every run of every governor.
-DAY: Final = "day"  # All of them, by the UTC day.
-SCOPES: Final = 'label:KEY=VALUE, stage:NAME, "day" or "fleet"'
 BUDGETS_MAX: Final = 16  # Each is a grant of each run.
 # The next day's grant is asked for so long before midnight.
 EARLY_NS: Final = 60 * NS_PER_S
@@ -42,19 +40,6 @@ class SharedBudget:
         return [f"{DAY}:{day_text(Day(day))}" for day in (today, today + 1)[: 2 if is_late else 1]]
 
 
-def checked_scope(text: str) -> str:
-    """ValueError when it is no scope that a fleet can share."""
-    if text in (FLEET, DAY):
-        return text
-    try:
-        scope = parse_scope(text)
-    except ValueError:
-        scope = None
-    if scope is None or scope.kind not in (ScopeKind.STAGE, ScopeKind.LABEL):
-        raise ValueError(f"{text[:80]!r} is no scope of a fleet; write {SCOPES}")
-    return scope.text
-
-
 @dataclass(slots=True)
 class Shared:
     """`machine`: the provider's id of this machine. With the same one, grants of before a reboot are still ours."""
@@ -64,6 +49,7 @@ class Shared:
     instance: str
     machine: str | None = None
     reservations: Reservations = field(init=False)
+    orders: Orders = field(default_factory=Orders)
     waits_since: dict[Name, MonoNs] = field(default_factory=dict)  # For a first grant.
     told: dict[Name, str] = field(default_factory=dict)  # The alarm that stands.
     is_stored: bool = False  # The journal has our holder, so that the next start knows its grants.

@@ -180,7 +180,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "stage": run.stage,
         "policy": managed.policy.name,
         "mode": managed.policy.mode.value,
-        "state": _state(managed, at),
+        "state": state_of(managed, at),
         "step": run.step,
         "total_steps": run.total_steps,
         "loss": run.loss,
@@ -237,7 +237,7 @@ def _outlook(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "hours_left": [left.hours_left.low, left.hours_left.mid, left.hours_left.high] if left is not None else None,
         "cost_left_usd": [cost.low, cost.mid, cost.high] if cost is not None else None,
         "binding": _binding(ahead.binding.cap) if ahead.binding is not None else None,
-        "runway_s": _runway_s(ahead.binding),
+        "runway_s": runway_s(ahead.binding),
         "ceiling_in_s": hit.met.after_ns / NS_PER_S if hit is not None else None,
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
         # [low, high] of the two above; the tokens' is null while there are too few windows.
@@ -326,7 +326,7 @@ def _command_ceiling(managed: ManagedRun) -> dict[str, Any] | None:
     return {"scope": cap.scope, "ceiling_usd": ceiling, "spend_usd": spend}
 
 
-def _runway_s(bound: Binding | None) -> float | None:
+def runway_s(bound: Binding | None) -> float | None:
     """Until its halt, which comes before the ceiling by what is reserved for it then: as a budget's `reached_in_s`."""
     return None if bound is None or bound.met is None else bound.met.after_ns / NS_PER_S
 
@@ -349,7 +349,7 @@ def _halt(incident: Any) -> Mapping[str, Any]:
     }
 
 
-def _state(managed: ManagedRun, at: MonoNs) -> str:
+def state_of(managed: ManagedRun, at: MonoNs) -> str:
     run = managed.run
     if managed.incident is not None and not managed.incident.given_up:
         return "halted" if managed.incident.is_closed else "halting"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from governor.core.events.fleet_store import Answer, Kept, Transaction
@@ -18,6 +19,8 @@ class FakeFleetStore:
         self._leases: dict[int, tuple[int, float]] = {}  # TTL, and when it ends.
         self._of_lease: dict[str, int] = {}
         self._last_lease = 0
+        self._changes: dict[str, int] = {}  # When a row last changed, also where it is gone.
+        self._changed = threading.Condition()
 
     def advance(self, by_s: float) -> None:
         self.now_s += by_s
@@ -34,6 +37,7 @@ class FakeFleetStore:
             self.revision += 1
         for key, value in transaction.puts:
             self.rows[key] = Kept(key, value, self.revision)
+            self._note(key)
             self._of_lease.pop(key, None)
             if transaction.lease:
                 self._of_lease[key] = transaction.lease
@@ -46,7 +50,20 @@ class FakeFleetStore:
 
     def range(self, prefix: str, limit: int) -> FleetReply:
         found = [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix)]
-        return FleetReply(Answer.READ, tuple(found[:limit]), is_cut=len(found) > limit)
+        return FleetReply(Answer.READ, tuple(found[:limit]), self.revision, is_cut=len(found) > limit)
+
+    def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
+        with self._changed:
+            self._changed.wait_for(lambda: self._changed_at(prefix) > after, wait_s)
+            return FleetReply(Answer.READ, revision=max(after, self._changed_at(prefix)))
+
+    def _changed_at(self, prefix: str) -> int:
+        return max((at for key, at in self._changes.items() if key.startswith(prefix)), default=0)
+
+    def _note(self, key: str) -> None:
+        with self._changed:
+            self._changes[key] = self.revision
+            self._changed.notify_all()
 
     def grant_lease(self, ttl_s: int) -> FleetReply:
         self._last_lease += 1
@@ -75,4 +92,5 @@ class FakeFleetStore:
 
     def _delete(self, key: str) -> None:
         del self.rows[key]
+        self._note(key)
         self._of_lease.pop(key, None)

@@ -148,3 +148,46 @@ def test_no_secret_stands_in_a_reason_or_a_repr(serve: Serve, store_of: StoreOf)
     reply = store.transact(CHANGE)
     assert (reply.answer, reply.reason) == (Answer.REFUSED, "authentication_failed")
     assert PASSWORD not in f"{reply!r} {store!r} {EtcdConfig((server.url,), 'costgov', PASSWORD)!r}"
+
+
+# --- a watch ------------------------------------------------------------------------------------------------
+
+BEGUN = b'{"result":{"header":{"revision":"7"},"created":true}}\n'
+CHANGED = b'{"result":{"header":{"revision":"9"},"events":[{"kv":{"key":"YQ==","mod_revision":"9"}}]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (BEGUN + CHANGED, (Answer.READ, 9)),
+        (CHANGED, (Answer.READ, 9)),
+        (BEGUN, (Answer.UNREACHABLE, 0)),  # It ended: nobody watches any more.
+        (BEGUN + b'{"result":{"canceled":true,"compact_revision":"50"}}\n', (Answer.UNREACHABLE, 0)),
+        (b'{"result":{"created":true,"canceled":true,"cancel_reason":"permission denied"}}\n', (Answer.UNREACHABLE, 0)),
+        (BEGUN + b'{"error":{"grpc_code":14}}\n', (Answer.UNREACHABLE, 0)),
+        (BEGUN + b'{"result":{"events":[1]}}\n', (Answer.UNREACHABLE, 0)),
+        (b"[" * 5_000 + b"\n", (Answer.UNREACHABLE, 0)),
+        (b"<html>\n", (Answer.UNREACHABLE, 0)),
+        ("endless", (Answer.UNREACHABLE, 0)),
+    ],
+)
+def test_what_a_watch_says(
+    serve: Serve, store_of: Callable[..., EtcdStore], answer: object, expected: tuple[Answer, int]
+) -> None:
+    store = store_of(serve(lambda *_: (200, answer)))
+    told = store.wait("costgov/1/order/", 6, 20.0)
+    assert (told.answer, told.revision) == expected
+
+
+def test_a_watch_of_a_server_that_is_gone_is_no_quiet_one(store_of: Callable[..., EtcdStore]) -> None:
+    assert store_of("http://127.0.0.1:9").wait("costgov/1/order/", 6, 20.0).answer is Answer.UNREACHABLE
+
+
+def test_a_watch_has_the_token_of_its_user(serve: Serve, store_of: Callable[..., EtcdStore]) -> None:
+    def script(path: str, _: dict[str, Any], token: str) -> tuple[int, object]:
+        if path == "/v3/auth/authenticate":
+            return 200, {"token": "t1"}
+        return 200, CHANGED if token == "t1" else b"{}\n"
+
+    store = store_of(serve(script), user="costgov", password=PASSWORD)
+    assert store.wait("costgov/1/order/", 6, 20.0).answer is Answer.READ

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.fleet.scopes import ROOT
-from governor.remote_ports import FleetStore
+from governor.remote_ports import FleetReply, FleetStore
+
+SAFETY_S = 60.0
 
 
 @pytest.fixture
@@ -111,3 +115,39 @@ def test_a_lease_that_has_ended_never_comes_again(store: FleetStore, name: str) 
     late = store.transact(Transaction(((f"{name}x", 0),), ((f"{name}x", "x"),), lease=lease))
     assert late.answer is Answer.REFUSED
     assert store.read([f"{name}x"]).rows == (Kept(f"{name}x"),)
+
+
+def test_rows_that_are_one_s_own_are_put_and_deleted_whatever_they_were(store: FleetStore, name: str) -> None:
+    keys = [f"{name}{number}" for number in range(3)]
+    for text in ("one", "two"):
+        assert store.transact(Transaction((), tuple((key, text) for key in keys))).answer is Answer.APPLIED
+    gone = Transaction((), ((keys[0], "three"),), (keys[1], f"{name}never"))
+    assert store.transact(gone).answer is Answer.APPLIED
+    assert [(kept.key, kept.value) for kept in store.range(name, 10).rows] == [(keys[0], "three"), (keys[2], "two")]
+
+
+# --- waiting for a change -----------------------------------------------------------------------------------
+
+
+def test_a_wait_ends_at_once_where_something_has_changed_since(store: FleetStore, name: str) -> None:
+    before = store.range(name, 10).revision
+    changed_at = put(store, f"{name}row", "one")
+    told = store.wait(name, before, SAFETY_S)
+    assert (told.answer, told.revision) == (Answer.READ, changed_at)
+
+
+def test_a_wait_ends_when_another_changes_a_row(store: FleetStore, name: str) -> None:
+    first = put(store, f"{name}row", "one")
+    waits = threading.Thread(target=lambda: told.append(store.wait(name, first, SAFETY_S)))
+    told: list[FleetReply] = []
+    waits.start()
+    gone = store.transact(Transaction(((f"{name}row", first),), deletes=(f"{name}row",)))
+    waits.join()
+    assert (told[0].answer, told[0].revision >= gone.revision) == (Answer.READ, True)
+
+
+def test_a_wait_in_vain_says_so_and_a_row_elsewhere_is_no_change(store: FleetStore, name: str) -> None:
+    before = store.range(name, 10).revision
+    put(store, f"{name.rstrip('/')}-other/row", "one")
+    told = store.wait(name, before, 0.3)
+    assert (told.answer, told.revision) == (Answer.READ, before)

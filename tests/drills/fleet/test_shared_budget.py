@@ -47,14 +47,12 @@ scope = "{TEAM}"
 ceiling_usd = {ceiling_usd}
 """
         super().__init__(work, policy=POLICY, cloud=fleet)
-        self.name, self.rank = name, None
+        self.name, self.ranks = name, list[Puppet]()
         self.config.write_text(self.config.read_text().replace('"drill"', f'"{name}"'))
 
-    rank: Puppet | None
-
-    def train(self) -> None:
-        self.rank = Puppet(self.work / "run" / "trainer.sock")
-        assert "error" not in self.rank.hello(run=f"run-{self.name}", labels={"team": "nlp"})
+    def train(self, run: str = "") -> None:
+        self.ranks.append(Puppet(self.work / "run" / "trainer.sock"))
+        assert "error" not in self.ranks[-1].hello(run=run or f"run-{self.name}", labels={"team": "nlp"})
 
     def grants(self) -> list[dict[str, object]]:
         found = self.ask({"cmd": "status"}) or {}
@@ -62,8 +60,8 @@ ceiling_usd = {ceiling_usd}
 
     def end(self) -> None:
         super().end()
-        if self.rank is not None:
-            self.rank.end()
+        for rank in self.ranks:
+            rank.end()
 
     def spent_usd(self) -> float:
         return float(self.run(f"run-{self.name}")["spend_usd"])

@@ -15,8 +15,8 @@ from governor.core.engine.node_journal import node_snapshot
 from governor.core.events.effects import Alarm, Effect, PersistRuns, Term
 from governor.core.events.fleet_store import Answer, AskStore, Kept, StoreAnswered
 from governor.core.events.inputs import BillingAnswer, BillingRead, ProcessesSeen, StopAnswer, StopReplied
-from governor.core.fleet.scopes import Holder, ceiling_change, scope_key, scope_row
-from governor.core.fleet.shared import Shared, SharedBudget, checked_scope
+from governor.core.fleet.scopes import Holder, ceiling_change, checked_scope, scope_key, scope_row
+from governor.core.fleet.shared import Shared, SharedBudget
 from tests.contract.fleet.fake_store import FakeFleetStore
 from tests.unit.core.engine.test_step import at, hello, make_node, tick
 

@@ -1,4 +1,4 @@
-"""`costgov fleet …`: what the machines of a fleet share: budgets and grants, as etcd has them."""
+"""`costgov fleet list`, `budget` and `settle`: budgets that machines share, and their grants, as etcd has them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,18 @@ import click
 
 from governor.cli.budget import Ceiling
 from governor.cli.common import (
-    OF_THE_COMMANDS,
     ExitCode,
-    Failed,
     Usd,
     config_option,
     exits,
     json_option,
     print_json,
-    settings_from,
 )
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros, format_usd, utc_text
+from governor.cli.fleet.common import dollars, done
+from governor.core.base.units import NS_PER_S, UsdMicros, utc_text
 
 
-@click.group(short_help="Budgets that many machines share: list, set a ceiling, settle.", epilog=OF_THE_COMMANDS)
-def fleet() -> None:
-    """Budgets that many machines share, as the fleet's etcd has them ([fleet] in costgov.toml).
-
-    No governor is asked: these commands work on any machine that reaches etcd with this costgov.toml, also where no
-    governor runs. Whoever may write the fleet's rows in etcd may change them.
-    """
-
-
-@fleet.command("list", short_help="Scopes with what is granted and spent, and the grants.", epilog=exits())
+@click.command("list", short_help="Scopes with what is granted and spent, and the grants.", epilog=exits())
 @config_option
 @json_option
 def list_budgets(config: Path | None, as_json: bool) -> None:
@@ -45,7 +34,9 @@ def list_budgets(config: Path | None, as_json: bool) -> None:
 
     A grant's SPENT is what its governor said when it last changed the grant, as of SEEN.
     """
-    data = _done(config, lambda rows, store: rows.budgets(store))
+    from governor.app.fleet_rows import budgets
+
+    data = done(config, budgets)
     if as_json:
         print_json(data)
         return
@@ -60,7 +51,7 @@ def list_budgets(config: Path | None, as_json: bool) -> None:
     heads = [Head("SCOPE", may_wrap=True), *(Head(name, True) for name in ("CEILING", "HELD", "SETTLED", "ROOM"))]
     click.echo(render_rows([*heads, Head("GRANTS", True)], scopes, total=False, screen=screen), nl=False)
     grants = [
-        [row["node"], row["run"], row["scope"], _usd(row["granted_usd"]), _usd(row["spent_usd"]),
+        [row["node"], row["run"], row["scope"], dollars(row["granted_usd"]), dollars(row["spent_usd"]),
          utc_text(round(row["seen_s"] * NS_PER_S)), row["id"]]
         for row in data["grants"]
     ]  # fmt: skip
@@ -71,7 +62,7 @@ def list_budgets(config: Path | None, as_json: bool) -> None:
         click.echo(render_rows(heads, grants, total=False, screen=screen, notes=cut), nl=False)
 
 
-@fleet.command(
+@click.command(
     "budget", short_help="Set a shared ceiling, from now on.", epilog=exits(ExitCode.UNKNOWN, ExitCode.UNSURE)
 )
 @click.argument("scope")
@@ -89,11 +80,13 @@ def set_budget(scope: str, usd: UsdMicros, config: Path | None, as_json: bool) -
     holder gives back what its run does not need for its halt. costgov.toml has no say once a scope has its row. A
     scope without a row gets one: what its grants hold counts, and what was settled before is not known.
     """
-    data = _done(config, lambda rows, store: rows.set_ceiling(store, scope, usd))
+    from governor.app.fleet_rows import set_ceiling
+
+    data = done(config, lambda store: set_ceiling(store, scope, usd))
     _show(data, as_json)
 
 
-@fleet.command(
+@click.command(
     "settle", short_help="End the grant of a machine that is gone.", epilog=exits(ExitCode.UNKNOWN, ExitCode.UNSURE)
 )
 @click.argument("grant_id", metavar="ID")
@@ -106,23 +99,10 @@ def settle_grant(grant_id: str, spent: UsdMicros | None, config: Path | None, as
     A machine that is gone keeps its grants, because its bill may go on. Settle them once its provider shows that it
     is stopped. A governor that lives and has the grant halts its run then. Once is enough: a second time fails.
     """
-    data = _done(config, lambda rows, store: rows.settle_by_id(store, grant_id, spent))
+    from governor.app.fleet_rows import settle_by_id
+
+    data = done(config, lambda store: settle_by_id(store, grant_id, spent))
     _show(data, as_json)
-
-
-def _done(config: Path | None, act: Any) -> Any:
-    from governor.app import fleet_rows
-
-    store = fleet_rows.opened(settings_from(config).fleet)
-    if isinstance(store, fleet_rows.Failure):
-        raise Failed(store.text)
-    try:
-        data = act(fleet_rows, store)
-    finally:
-        store.close()
-    if isinstance(data, fleet_rows.Failure):
-        raise Failed(data.text, ExitCode.UNSURE if data.is_unknown else ExitCode.FAILED)
-    return data
 
 
 def _show(data: Any, as_json: bool) -> None:
@@ -136,8 +116,8 @@ def _show(data: Any, as_json: bool) -> None:
         return
     click.echo(
         plain(
-            f"{data['scope']}: ceiling {_usd(data['ceiling_usd'])}, held {_usd(data['held_usd'])}, settled "
-            f"{_usd(data['settled_usd'])}, room {_usd(data['room_usd'])}"
+            f"{data['scope']}: ceiling {dollars(data['ceiling_usd'])}, held {dollars(data['held_usd'])}, settled "
+            f"{dollars(data['settled_usd'])}, room {dollars(data['room_usd'])}"
         )
     )
 
@@ -146,9 +126,4 @@ def _scope_cells(row: Any) -> list[str]:
     if "problem" in row:
         return [f"{row['scope']}: {row['problem']}", "-", "-", "-", "-", "-"]
     amounts = (row["ceiling_usd"], row["held_usd"], row["settled_usd"], row["room_usd"])
-    return [str(row["scope"]), *(_usd(amount) for amount in amounts), str(row["holders"])]
-
-
-def _usd(amount: float) -> str:
-    sign = "-" if amount < 0 else ""
-    return sign + format_usd(UsdMicros(round(abs(amount) * MICROS_PER_USD)))
+    return [str(row["scope"]), *(dollars(amount) for amount in amounts), str(row["holders"])]

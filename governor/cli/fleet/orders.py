@@ -1,0 +1,191 @@
+"""`costgov fleet halt`, `hold`, `release` and `orders`: what a person wants of all runs of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.act import HoldLength
+from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json
+from governor.cli.fleet.command import order_line
+from governor.cli.fleet.common import done
+from governor.core.base.units import NS_PER_S, parse_duration
+
+SCOPES: Final = "fleet, stage:NAME, label:KEY=VALUE, node:NAME or run:NAME"
+_SHOWN: Final = 10
+
+
+class Length(click.ParamType[int]):
+    """ "2h" -> nanoseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("halt", short_help="Halt all runs of a scope, and let none begin.", epilog=exits(ExitCode.UNSURE))
+@click.argument("scope")
+@click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in each incident.")
+@click.option("--for", "lasts", type=Length(), metavar="DURATION", help="Until then no run begins. Default: released.")
+@click.option(
+    "--checkpoint", type=click.Choice(["none"]), metavar="none",
+    help="none: ask for no checkpoint and wait for none. The work since the last one is lost.",
+)  # fmt: skip
+@click.option("--wait", type=Length(), metavar="DURATION", help="Wait until all have ended, so long at most.")
+@config_option
+@json_option
+def halt_fleet(
+    scope: str, reason: str, lasts: int | None, checkpoint: str | None, wait: int | None, config: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Halt every run of SCOPE on all nodes, now: checkpoint, end its processes, end the spending, prove it.
+
+    \b
+    costgov fleet halt label:team=nlp --reason "the data are wrong"
+    costgov fleet halt fleet --reason "the bill" --wait 15m
+
+    SCOPE is fleet, stage:NAME, label:KEY=VALUE, node:NAME or run:NAME. Nothing asks again. The order stands until
+    `costgov fleet release`: a run that begins meanwhile is halted, and `costgov run` starts none. Nodes are told within
+    a second; one that is cut off from etcd is told when it is not any more. With --wait the exit code is 7 where
+    something of it has not ended by then.
+    """
+    from governor.app import fleet_orders
+    from governor.app.fleet_rows import Failure
+    from governor.core.events.fleet_orders import Act
+
+    order = _made(fleet_orders, Act.HALT, scope, reason, lasts, is_unsaved=checkpoint is not None)
+
+    def act(store: Any) -> Any:
+        given = fleet_orders.give(store, order)
+        if isinstance(given, Failure):
+            return given
+        left = fleet_orders.await_end(store, order, wait / NS_PER_S if wait else 0.0, _Progress())
+        return {**given, "left": left if not isinstance(left, Failure) else None}
+
+    data = done(config, act)
+    left = data["left"]
+    if as_json:
+        print_json(data)
+    else:
+        _tell(data, left, waited=bool(wait))
+    if wait and left != []:
+        raise click.exceptions.Exit(ExitCode.UNSURE)
+
+
+class _Progress:
+    """A line on stderr whenever fewer, or more, are left."""
+
+    def __init__(self) -> None:
+        self._left: int | None = None
+
+    def __call__(self, left: Sequence[Mapping[str, Any]]) -> None:
+        if self._left not in (None, len(left)):
+            click.echo(f"{len(left)} parts of runs are left", err=True)
+        self._left = len(left)
+
+
+def _tell(data: Mapping[str, Any], left: Sequence[Mapping[str, Any]] | None, *, waited: bool) -> None:
+    from governor.text.table import plain
+
+    click.echo(plain(f"{data['id']}: stands from now on for {data['scope']}"))
+    if left is None:
+        click.echo("What it covers is not known: etcd did not say. See `costgov fleet`.")
+    elif not left:
+        click.echo("all that it covers has ended" if waited else "no node shows a live run that it covers")
+    else:
+        click.echo(f"{len(left)} parts of runs {'have not ended' if waited else 'are covered'}:")
+        for part in left[:_SHOWN]:
+            silent = ", its governor is SILENT" if part["silent"] else ""
+            stage = f" {part['halt_stage']}" if part["halt_stage"] else ""
+            click.echo(plain(f"  {part['run']} on {part['node']}: {part['state']}{stage}{silent}"))
+        if len(left) > _SHOWN:
+            click.echo(f"  and {len(left) - _SHOWN} more")
+    click.echo(f"Follow it with: costgov fleet   Let runs begin again: costgov fleet release {data['id']}")
+
+
+@click.command(
+    "hold", short_help="Keep every rule from halting the runs of a scope.", epilog=exits(ExitCode.UNSURE)
+)  # fmt: skip
+@click.argument("scope")
+@click.argument("duration", type=HoldLength())
+@click.option("--reason", required=True, metavar="TEXT", help="Why: whoever looks at a run sees it.")
+@config_option
+@json_option
+def hold_fleet(scope: str, duration: int, reason: str, config: Path | None, as_json: bool) -> None:
+    """Keep every rule from halting a run of SCOPE for DURATION ("2h"; at most 7 days).
+
+    As `costgov hold` on each of its nodes, ceilings and shared budgets included: money goes on being counted. Runs that
+    begin meanwhile are held too. `costgov fleet release` ends it before its time. A halt that has begun goes on.
+    """
+    from governor.app import fleet_orders
+    from governor.core.events.fleet_orders import Act
+
+    if not duration:
+        raise click.UsageError("a hold of the fleet is lifted by: costgov fleet release ID")
+    order = _made(fleet_orders, Act.HOLD, scope, reason, duration)
+    data = done(config, lambda store: fleet_orders.give(store, order))
+    if as_json:
+        print_json(data)
+        return
+    from governor.text.table import plain
+
+    click.echo(plain(order_line(data)))
+    click.echo(f"Lift it with: costgov fleet release {data['id']}")
+
+
+@click.command("release", short_help="End an order.", epilog=exits(ExitCode.UNKNOWN, ExitCode.UNSURE))
+@click.argument("order_id", metavar="ID")
+@config_option
+@json_option
+def release_order(order_id: str, config: Path | None, as_json: bool) -> None:
+    """End an order by its ID of `costgov fleet orders`.
+
+    Behind a halt, runs may begin again; none is started. What a hold has held is judged by its rules again.
+    """
+    from governor.app import fleet_orders
+
+    data = done(config, lambda store: fleet_orders.release(store, order_id))
+    if as_json:
+        print_json(data)
+    else:
+        click.echo(f"{order_id}: released")
+
+
+@click.command("orders", short_help="Orders that stand.", epilog=exits())
+@config_option
+@json_option
+def list_orders(config: Path | None, as_json: bool) -> None:
+    """List the orders to the fleet.
+
+    One whose time is over does nothing, and stays in the list until it is released.
+    """
+    from governor.app import fleet_orders
+
+    data = done(config, fleet_orders.orders)
+    if as_json:
+        print_json(data)
+        return
+    from governor.text.table import plain
+
+    for order in data["orders"]:
+        click.echo(plain(order_line(order)))
+    for key in data["unreadable"]:
+        click.echo(plain(f"{key}: cannot be read, and orders nothing"))
+    if not data["orders"] and not data["unreadable"]:
+        click.echo("no order stands")
+
+
+def _made(orders: Any, *order: Any, is_unsaved: bool = False) -> Any:
+    try:
+        return orders.new_order(*order, is_unsaved=is_unsaved)
+    except ValueError as error:
+        raise Failed(str(error), ExitCode.USAGE) from error

@@ -1,0 +1,58 @@
+"""What becomes of a silent governor's machine: silence alone stops none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S
+from governor.core.events.inputs import BillingAnswer
+from governor.core.fleet.presence import NodeRow, RunRow
+from governor.core.fleet.scopes import GrantRow
+from governor.core.fleet.sweeping import PATIENCE_NS, HeldGrant, Silent, Step, next_step
+
+# $10 are granted and $4 were spent, at $6/h: at half of that they are used up after two hours.
+GRANT = HeldGrant("key", "fleet", "llama", GrantRow(10_000_000, 0, 4_000_000, 6_000_000, 1))
+USED_UP_NS = 2 * NS_PER_HOUR + PATIENCE_NS
+RUN = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=6_000_000)
+SILENT = Silent("n1~b~l", USED_UP_NS, NodeRow("n1", 1, "aws", "i-1", "eu-1"), [RUN], [GRANT])
+
+
+def step(billing: BillingAnswer = BillingAnswer.RUNNING, **changes: object) -> Step:
+    return next_step(replace(SILENT, **changes), billing)  # type: ignore[arg-type]
+
+
+def test_what_has_used_up_its_grant_at_half_its_rate_is_stopped() -> None:
+    assert step() is Step.STOP
+    assert step(for_ns=USED_UP_NS - NS_PER_S) is Step.LEAVE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grants": []},
+        {"grants": [replace(GRANT, run="other")]},
+        {"grants": [replace(GRANT, row=replace(GRANT.row, rate_usd_micros_per_hour=0))]},
+        {"runs": []},
+        {"runs": [RUN, replace(RUN, run="second")]},
+        {"runs": [replace(RUN, is_alive=False, rate_usd_micros_per_hour=0)]},
+        {"shares_machine": True},
+        {"node": replace(SILENT.node, observes=True)},
+    ],
+)
+def test_it_is_left_where_a_governor_would_not_have_halted_all_of_it(changes: dict[str, object]) -> None:
+    assert step(**changes) is Step.LEAVE
+
+
+def test_a_provider_that_does_not_say_decides_nothing() -> None:
+    assert step(BillingAnswer.UNKNOWN) is Step.LEAVE
+
+
+def test_what_is_billed_no_more_is_settled_whatever_it_had() -> None:
+    assert step(BillingAnswer.ENDED, grants=[], runs=[], for_ns=0) is Step.SETTLE
+
+
+def test_silence_behind_a_halt_that_stops_the_machine_is_what_was_to_come() -> None:
+    assert not SILENT.is_ending
+    assert replace(SILENT, runs=[replace(RUN, is_alive=False, stops_machine=True)]).is_ending

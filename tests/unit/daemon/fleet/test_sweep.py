@@ -1,0 +1,193 @@
+"""The look at silent governors: who looks, what is told once, what is settled and stopped, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from governor.core.base.units import NS_PER_HOUR, MonoNs, WallNs
+from governor.core.events.fleet_store import Kept, Transaction
+from governor.core.events.inputs import Event
+from governor.core.events.machine import SourceTrouble
+from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, row_text, run_key
+from governor.core.fleet.scopes import (
+    GRANT_ROWS,
+    GrantRow,
+    Holder,
+    ScopeRow,
+    ceiling_change,
+    compares,
+    grant_key,
+    granted,
+    scope_key,
+    scope_row,
+    text_of,
+)
+from governor.core.fleet.sweeping import PATIENCE_NS, SILENT_NS
+from governor.daemon.fleet.sweep import EVERY_NS, FleetSweep, Sweeper
+from governor.remote_ports import FleetReply
+from tests.contract.fakes_cloud import FakeCloud
+from tests.contract.fleet.fake_store import FakeFleetStore
+
+RATE = 6_000_000
+GONE = Holder("gpu-2", "boot", "ledger")
+USED_UP_NS = 2 * NS_PER_HOUR + PATIENCE_NS
+WALL = 10**18
+
+
+class Store(FakeFleetStore):
+    """Something happens as soon as a grant is settled."""
+
+    when_settled: Callable[[], None] = staticmethod(lambda: None)
+
+    def transact(self, transaction: Transaction) -> FleetReply:
+        reply = super().transact(transaction)
+        if any(key.startswith(GRANT_ROWS) for key in transaction.deletes):
+            self.when_settled()
+        return reply
+
+
+class World:
+    """Governor gpu-1 looks. gpu-2 had a run with $4 spent of $10, at $6/h, when its lease ended."""
+
+    def __init__(self) -> None:
+        self.store, self.machine, self.posted = Store(), FakeCloud("i-2"), list[Event]()
+        self.now, self.asked = MonoNs(0), list[str]()
+        change = ceiling_change(Kept(scope_key("fleet")), 100_000_000)
+        assert change is not None
+        self.store.transact(change)
+        self.put({
+            node_key(GONE): row_text(NodeRow("gpu-2", WALL, "aws", "i-2", "eu-1", rate_usd_micros_per_hour=RATE)),
+            run_key(GONE, "llama"): row_text(RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE)),
+        })  # fmt: skip
+        key = grant_key(GONE, "fleet", "llama")
+        row, scope = GrantRow(10_000_000, 0, 4_000_000, RATE, WALL), self.scope
+        rows = ((scope_key("fleet"), text_of(granted(scope, None, row))), (key, text_of(row)))
+        self.store.transact(Transaction(compares(*self.store.read([scope_key("fleet"), key]).rows), rows))
+        self.sweep = self.governor("gpu-1")
+
+    def governor(self, name: str, *, may_sweep: bool = True, region: str = "eu-1") -> FleetSweep:
+        lease = self.store.grant_lease(10**9).lease
+        holder = Holder(name, "boot", "ledger")
+        self.store.transact(Transaction((), ((live_key(holder), "{}"),), lease=lease))
+
+        def other(instance_id: str) -> FakeCloud:
+            self.asked.append(f"{name} {instance_id}")
+            return self.machine
+
+        sweeper = Sweeper("aws", region, other) if may_sweep else None
+        return FleetSweep(
+            lambda: holder, lambda: lease, lambda: WallNs(WALL + self.now), self.posted.append, sweeper
+        )  # fmt: skip
+
+    def put(self, rows: dict[str, str]) -> None:
+        self.store.transact(Transaction((), tuple(rows.items())))
+
+    @property
+    def scope(self) -> ScopeRow:
+        row = scope_row(self.store.read([scope_key("fleet")]).rows[0])
+        assert row is not None
+        return row
+
+    def until(self, at_ns: int, *sweeps: FleetSweep) -> None:
+        while self.now < at_ns:
+            self.now = MonoNs(self.now + EVERY_NS)
+            for one in sweeps or (self.sweep,):
+                one.turn(self.store, self.now)
+
+    @property
+    def stops(self) -> list[str]:
+        return [incident for what, incident, _ in self.machine.operations if what == "stop"]
+
+    @property
+    def told(self) -> list[str]:
+        return [one.alarm for one in self.posted if isinstance(one, SourceTrouble)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_silent_governor_is_told_once_and_its_machine_is_left_while_its_grant_lasts(world: World) -> None:
+    world.until(NS_PER_HOUR)
+    assert (world.told, world.stops, world.scope.holders) == (["fleet_node_silent"], [], 1)
+
+
+def test_nobody_is_told_before_a_service_manager_has_started_it_anew(world: World) -> None:
+    world.until(SILENT_NS)
+    world.store.transact(Transaction((), ((live_key(GONE), "{}"),)))
+    world.until(NS_PER_HOUR)
+    assert world.told == []
+
+
+def test_a_machine_that_is_billed_no_more_is_settled_at_what_it_may_have_spent(world: World) -> None:
+    world.machine.state = "stopped"
+    world.until(SILENT_NS + 2 * EVERY_NS)
+    seen_h = (SILENT_NS + EVERY_NS) / NS_PER_HOUR
+    assert world.scope.settled_usd_micros == pytest.approx(4_000_000 + RATE * seen_h, abs=1)
+    assert (world.scope.holders, world.scope.held_usd_micros) == (0, 0)
+    assert world.told == ["fleet_swept"]
+    assert [key for key in world.store.rows if "gpu-2" in key] == []
+
+
+def test_a_machine_whose_grant_is_used_up_is_stopped_once_and_then_settled(world: World) -> None:
+    world.machine.stopping_reads = 3
+    world.until(USED_UP_NS + 10 * EVERY_NS)
+    assert world.stops == ["sweep.gpu-2~boot~ledger"]
+    assert world.scope.holders == 0
+    assert world.told == ["fleet_node_silent", "fleet_swept", "fleet_swept"]
+
+
+def test_one_governor_of_the_fleet_does_it_and_the_next_one_when_that_is_gone(world: World) -> None:
+    second = world.governor("gpu-3")
+    world.until(NS_PER_HOUR, world.sweep, second)
+    assert {one.split()[0] for one in world.asked} == {"gpu-1"}
+    assert world.told == ["fleet_node_silent"]
+    world.store.revoke_lease(1)
+    world.until(2 * NS_PER_HOUR, second)
+    assert world.asked[-1] == "gpu-3 i-2"
+
+
+@pytest.mark.parametrize("changes", [{"may_sweep": False}, {"region": "us-1"}])
+def test_who_may_not_or_cannot_reach_it_only_tells(world: World, changes: dict[str, object]) -> None:
+    world.machine.state = "stopped"
+    teller = world.governor("gpu-3", **changes)  # type: ignore[arg-type]
+    world.until(USED_UP_NS + 10 * EVERY_NS, teller)
+    assert (world.told, world.asked, world.scope.holders) == (["fleet_node_silent"], [], 1)
+
+
+def test_a_machine_on_which_another_governor_lives_is_left(world: World) -> None:
+    other = Holder("gpu-2", "boot", "another ledger")
+    world.put({live_key(other): "{}", node_key(other): row_text(NodeRow("gpu-2", WALL, "aws", "i-2", "eu-1"))})
+    world.until(USED_UP_NS + 10 * EVERY_NS)
+    assert (world.stops, world.scope.holders) == ([], 1)
+
+
+def test_a_governor_that_comes_back_while_it_is_settled_keeps_its_rows(world: World) -> None:
+    world.machine.state = "stopped"
+    world.store.when_settled = lambda: world.put({node_key(GONE): row_text(NodeRow("gpu-2", WALL + 5))})
+    world.until(SILENT_NS + 2 * EVERY_NS)
+    assert node_key(GONE) in world.store.rows
+    assert run_key(GONE, "llama") in world.store.rows
+
+
+def test_a_node_that_was_stopping_its_machine_is_not_told_as_silent(world: World) -> None:
+    world.put({run_key(GONE, "llama"): row_text(RunRow("llama", 1000, "halting", False, stops_machine=True,
+                                                        rate_usd_micros_per_hour=RATE))})  # fmt: skip
+    world.until(NS_PER_HOUR)
+    assert world.told == []
+
+
+def test_a_row_that_cannot_be_read_stops_nothing(world: World) -> None:
+    world.put({node_key(GONE): "no row"})
+    world.until(USED_UP_NS + 10 * EVERY_NS)
+    assert (world.told, world.asked) == ([], [])
+
+
+def test_who_has_no_lease_does_nothing(world: World) -> None:
+    holder = Holder("gpu-9", "boot", "ledger")
+    sweep = FleetSweep(lambda: holder, lambda: 0, lambda: WallNs(WALL), world.posted.append, None)
+    world.until(NS_PER_HOUR, sweep)
+    assert world.told == []

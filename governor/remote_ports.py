@@ -138,8 +138,8 @@ class FleetStore(Protocol):
     def read(self, keys: Sequence[str]) -> FleetReply:
         """READ with these rows as they are now, all of one moment. A row that is missing has revision 0."""
 
-    def range(self, prefix: str, limit: int) -> FleetReply:
-        """READ with at most so many rows whose keys begin so, in the keys' order."""
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+        """READ with at most so many rows whose keys begin so and are behind `after`, in the keys' order."""
 
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
         """READ when a row below the prefix has changed behind this revision, or when `wait_s` are over.

@@ -26,8 +26,8 @@ def b64(text: str) -> str:
     return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii")
 
 
-def range_body(key: str, prefix: bool = False, limit: int = 0) -> dict[str, Any]:
-    body: dict[str, Any] = {"key": b64(key)}
+def range_body(key: str, prefix: bool = False, limit: int = 0, after: str = "") -> dict[str, Any]:
+    body: dict[str, Any] = {"key": b64(max(key, f"{after}\0") if after else key)}
     if prefix:
         raw = key.encode("utf-8", "surrogatepass")
         end = raw[:-1] + bytes([raw[-1] + 1])  # Our prefixes end with a slash.

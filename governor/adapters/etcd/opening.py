@@ -79,8 +79,8 @@ class OfFleet:
     def read(self, keys: Sequence[str]) -> FleetReply:
         return self._ours(self._store.read([self._there(key) for key in keys]))
 
-    def range(self, prefix: str, limit: int) -> FleetReply:
-        return self._ours(self._store.range(self._there(prefix), limit))
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+        return self._ours(self._store.range(self._there(prefix), limit, self._there(after) if after else ""))
 
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
         return self._store.wait(self._there(prefix), after, wait_s)
@@ -119,7 +119,7 @@ class NoStore:
     def read(self, keys: Sequence[str]) -> FleetReply:
         return self._none()
 
-    def range(self, prefix: str, limit: int) -> FleetReply:
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
         return self._none()
 
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:

@@ -110,8 +110,8 @@ class EtcdStore:
         reply, found = self._call("/v3/kv/txn", read_body(keys), changes=False)
         return reply if found is None else _rows(lambda: rows_of(found, keys))
 
-    def range(self, prefix: str, limit: int) -> FleetReply:
-        reply, found = self._call("/v3/kv/range", range_body(prefix, True, limit), changes=False)
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+        reply, found = self._call("/v3/kv/range", range_body(prefix, True, limit, after), changes=False)
         if found is None:
             return reply
         rows = _rows(lambda: tuple(kept_of(kv) for kv in found.get("kvs", [])[:limit]))

@@ -48,8 +48,8 @@ class FakeFleetStore:
     def read(self, keys: Sequence[str]) -> FleetReply:
         return FleetReply(Answer.READ, tuple(self._row(key) for key in keys))
 
-    def range(self, prefix: str, limit: int) -> FleetReply:
-        found = [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix)]
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+        found = [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix) and key > after]
         return FleetReply(Answer.READ, tuple(found[:limit]), self.revision, is_cut=len(found) > limit)
 
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:

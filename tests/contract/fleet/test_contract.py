@@ -88,6 +88,24 @@ def test_a_range_has_the_rows_of_its_prefix_and_says_when_it_is_cut(store: Fleet
     assert store.range(f"{name}none/", 4).rows == ()
 
 
+def test_a_range_goes_on_behind_the_last_row_of_its_page(store: FleetStore, name: str) -> None:
+    keys = [f"{name}{text}" for text in ("a", "a/b", "a~", "b", "ä")]
+    for key in keys:
+        put(store, key, key)
+    found, after = [], ""
+    for _ in keys:
+        page = store.range(name, 2, after)
+        found += [kept.key for kept in page.rows]
+        after = found[-1]
+        if not page.is_cut:
+            break
+    assert found == keys
+    assert store.range(name, 9, keys[-1]).rows == ()
+    # What lies before the prefix, or is no row, is a place all the same.
+    assert [kept.key for kept in store.range(name, 1, ROOT).rows] == keys[:1]
+    assert [kept.key for kept in store.range(name, 1, f"{name}a0").rows] == keys[2:3]
+
+
 def test_many_rows_are_read_at_once(store: FleetStore, name: str) -> None:
     keys = [f"{name}{number}" for number in range(120)]
     put(store, keys[7], "seven")

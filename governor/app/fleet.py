@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.adapters.etcd.opening import FleetUnavailable, NoStore, open_store
+from governor.app.fleet_costs import ledger_days
 from governor.core.base.units import MonoNs
 from governor.core.engine.node import NodeFacts
 from governor.core.events.inputs import Event
 from governor.core.fleet.scopes import Holder
 from governor.core.fleet.shared import Shared
+from governor.daemon.fleet.costs import FleetCosts
 from governor.daemon.fleet.orders import OrderWatch
 from governor.daemon.fleet.presence import FleetPresence
 from governor.daemon.fleet.sweep import FleetSweep, Sweeper
@@ -85,13 +87,8 @@ def fleet_part(
     fleet = settings.fleet
     if not fleet.is_enabled:
         return None, None
-    # The journal's takes the holder's place, where it has one.
-    shared = Shared(
-        fleet.budgets,
-        Holder(facts.node, facts.boot_id, uuid.uuid4().hex),
-        uuid.uuid4().hex,
-        facts.instance_id,
-    )
+    holder = Holder(facts.node, facts.boot_id, uuid.uuid4().hex)  # The journal's takes its place, where it has one.
+    shared = Shared(fleet.budgets, holder, uuid.uuid4().hex, facts.instance_id)
     problem: str | None = None
     stores: tuple[FleetStore, FleetStore]
     try:
@@ -102,5 +99,6 @@ def fleet_part(
     presence = FleetPresence(lambda: shared.holder, lambda: (problem,) if problem else ())
     sweeper = Sweeper(facts.cloud, facts.region, cloud.other) if fleet.sweep and cloud is not None else None
     sweep = FleetSweep(lambda: shared.holder, lambda: presence.lease, clock.wall, post, sweeper)
-    worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, sweep])
+    costs = FleetCosts(lambda: shared.holder, ledger_days(settings.paths.state_dir), clock.wall)
+    worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, sweep, costs])
     return FleetPart(worker, OrderWatch(stores[1], clock, post), presence, shared, problem), shared

@@ -27,8 +27,8 @@ from governor.adapters.journal.reader import (
     window_of,
 )
 from governor.core.base.units import NS_PER_DAY, UsdMicros, WallNs
-from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, labels_of
-from governor.core.money.reports.cost import LABEL, STAGE_OF_RUN, Sum, clip
+from governor.core.money.charges import UNALLOCATED, Charge, Line, LineKind, Payer, Place, Unit, labels_of
+from governor.core.money.reports.cost import LABEL, PAYER_AND_NODE, STAGE_OF_RUN, Sum, clip
 
 _LINE: Final = ("line", "name", "unit", "price_usd_micros", "price_source", "price_as_of", "reconstructed")
 
@@ -103,6 +103,8 @@ def _fields(by: str, runs: Collection[str]) -> list[str]:
     """
     if by == "stage" or by == STAGE_OF_RUN or by.startswith(LABEL):
         return ["labels" if by.startswith(LABEL) else "stage", "run"]
+    if by == PAYER_AND_NODE:
+        return ["node", "labels", "stage", "run"]
     wanted = [by] if by in ("run", "node") else []
     return [*wanted, "run"] if runs and by != "run" else wanted
 
@@ -170,3 +172,34 @@ def read_unpriced(path: str, since: int | None = None, until: int | None = None)
             return {}
         rows = connection.execute(_UNPRICED, window_of(since, until))
         return {shown(run): unpriced_ns for run, unpriced_ns in rows if type(unpriced_ns) is int}
+
+
+# --- whose ledger it is --------------------------------------------------------------------------------------
+
+_UIDS: Final = """
+SELECT run, json_extract(snapshot, '$.uid') FROM runs
+WHERE run IN (SELECT value FROM json_each(:runs)) AND json_valid(snapshot)"""
+
+
+def read_uids(path: str, runs: Collection[str]) -> dict[str, int]:
+    """By run, the user whose it is, as far as the journal knows. Raises `ChargesUnreadable`."""
+    with reading(path) as connection:
+        if not has_table(connection, "runs"):
+            return {}
+        rows = connection.execute(_UIDS, {"runs": json.dumps([*runs])})
+        return {shown(run): uid for run, uid in rows if type(uid) is int}
+
+
+def read_holder(path: str) -> tuple[str, ...] | None:
+    """Who holds grants of a fleet by this ledger: node, boot and ledger. None: nobody yet, or that cannot be read.
+
+    It is written together with the charges. Raises `ChargesUnreadable`.
+    """
+    with reading(path) as connection:
+        if not has_table(connection, "runs"):
+            return None
+        row = connection.execute("SELECT snapshot FROM runs WHERE run = :node", {"node": UNALLOCATED}).fetchone()
+    try:
+        return tuple(str(part) for part in json.loads(row[0])["shared"]["holder"])
+    except NOT_OURS:
+        return None

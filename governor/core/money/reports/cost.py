@@ -15,6 +15,7 @@ LABEL: Final = "label:"
 NO_STAGE: Final = "(no stage)"
 UNALLOCATED_ROW: Final = "(unallocated)"
 STAGE_OF_RUN: Final = "stage of run"  # For money.reports.stage_table: by both.
+PAYER_AND_NODE: Final = "payer and node"  # For the rows of a fleet: by all but the line.
 RECONSTRUCTED: Final = "charged afterwards: no governor had metered it, its price was unknown, or its charges were lost"
 GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
 
@@ -65,9 +66,37 @@ def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
             if group is None:
                 group = groups[key] = Group(key)
             _enter(group, charge, one.charges, one_line=by == "line")
+    return _in_order(groups.values(), by)
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """Charges that another ledger has tallied: one says whose they are, where, and on which day; then their figures."""
+
+    like: Charge
+    figures: Group
+
+
+def tally_again(parts: Iterable[Tallied], by: str) -> list[Group]:
+    """tally() of what other ledgers have tallied by day, payer and node. ValueError on a `by` that needs more."""
+    if by == "line":
+        raise ValueError("what was tallied before has no lines any more")
+    key_of = _key_of(by)
+    groups: dict[str, Group] = {}
+    for part in parts:
+        key = key_of(part.like)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = Group(key)
+        _add(group, part.figures)
+        _add_prices(group, part.figures)
+    return _in_order(groups.values(), by)
+
+
+def _in_order(groups: Iterable[Group], by: str) -> list[Group]:
     if by == "day":
-        return sorted(groups.values(), key=lambda group: group.key)
-    return sorted(groups.values(), key=lambda group: (-group.usd_micros, group.key))
+        return sorted(groups, key=lambda group: group.key)
+    return sorted(groups, key=lambda group: (-group.usd_micros, group.key))
 
 
 def sum_of(groups: Iterable[Group]) -> Group:
@@ -75,11 +104,23 @@ def sum_of(groups: Iterable[Group]) -> Group:
     parts = [*groups]
     total = Group("total", is_priced=not parts or any(group.is_priced for group in parts))
     for group in parts:
-        total.charges += group.charges
-        total.node_ns += group.node_ns
-        total.usd_micros += group.usd_micros
-        total.reconstructed_usd_micros += group.reconstructed_usd_micros
+        _add(total, group)
     return total
+
+
+def _add(group: Group, part: Group) -> None:
+    group.charges += part.charges
+    group.node_ns += part.node_ns
+    group.usd_micros += part.usd_micros
+    group.reconstructed_usd_micros += part.reconstructed_usd_micros
+
+
+def _add_prices(group: Group, part: Group) -> None:
+    lows = [price for price in (group.price_min_usd_micros, part.price_min_usd_micros) if price is not None]
+    highs = [price for price in (group.price_max_usd_micros, part.price_max_usd_micros) if price is not None]
+    group.price_min_usd_micros, group.price_max_usd_micros = min(lows, default=None), max(highs, default=None)
+    group.unit = part.unit or group.unit
+    group.sources |= part.sources
 
 
 def _enter(group: Group, charge: Charge, count: int, *, one_line: bool) -> None:

@@ -123,16 +123,16 @@ _NODE: Final = (
     Panel("GPU processes of no run", "Unwatched spending.", "none",
           ((f"costgov_unattached_gpu_processes{_NODES}", "{{node}}"),), columns=6, needs="NVML"),
     Panel("Lateness of the governor (p99)", "Beyond a quarter of a second halts begin late.", "s",
-          (("histogram_quantile(0.99, sum by (le, instance) (rate(costgov_loop_lag_seconds_bucket[$__rate_interval])))",
-            "{{instance}}"),), columns=6),
+          (("histogram_quantile(0.99, sum by (le, node) "
+            f"(rate(costgov_loop_lag_seconds_bucket{_NODES}[$__rate_interval])))", "{{node}}"),), columns=6),
     Panel("Frames a second", "From trainers, and lost or unusable.", "none",
-          (("rate(costgov_frames_received_total[$__rate_interval])", "{{instance}} received"),
-           ("rate(costgov_frames_dropped_total[$__rate_interval])", "{{instance}} dropped")), columns=6),
+          ((f"rate(costgov_frames_received_total{_NODES}[$__rate_interval])", "{{node}} received"),
+           (f"rate(costgov_frames_dropped_total{_NODES}[$__rate_interval])", "{{node}} dropped")), columns=6),
     Panel("Errors", "Journal writes that were late, and observers that failed.", "none",
-          (("costgov_journal_errors_total", "{{instance}} journal"),
-           ("costgov_observer_errors_total", "{{instance}} observers")), columns=6),
+          ((f"costgov_journal_errors_total{_NODES}", "{{node}} journal"),
+           (f"costgov_observer_errors_total{_NODES}", "{{node}} observers")), columns=6),
     Panel("Alerts not taken", "Failed attempts, by receiver.", "none",
-          (("costgov_alerts_failed_total", "{{receiver}}"),), columns=6, needs="a receiver"),
+          ((f"costgov_alerts_failed_total{_NODES}", "{{receiver}} of {{node}}"),), columns=6, needs="a receiver"),
 )  # fmt: skip
 
 

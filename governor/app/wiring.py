@@ -291,7 +291,7 @@ class Governor:
             return []
         try:
             exporter = PrometheusExporter(
-                metrics.address, metrics.port, health=self._health, tick_ns=TICK_NS,
+                metrics.address, metrics.port, health=self._health, tick_ns=TICK_NS, fleet=self.settings.fleet.label,
                 scheduler_job=node.scheduler_job or "", past=self.journal.incidents if metrics.has_page else None,
             )  # fmt: skip
         except MetricsUnavailable as error:

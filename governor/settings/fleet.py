@@ -77,6 +77,11 @@ class Fleet(Table):
         return bool(self.etcd)
 
     @property
+    def label(self) -> str:
+        """As metrics tell it. Empty without a fleet."""
+        return self.name if self.is_enabled else ""
+
+    @property
     def budgets(self) -> tuple[SharedBudget, ...]:
         return tuple(SharedBudget(one.scope, UsdMicros(one.ceiling_usd)) for one in self.budget)
 

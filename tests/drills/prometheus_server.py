@@ -78,10 +78,17 @@ class Prometheus:
         os.close(self._pidfd)
 
 
+def scrape_of(targets: Sequence[str], **more: Any) -> dict[str, Any]:
+    """A job of prometheus.yml."""
+    return {"job_name": "costgov", "static_configs": [{"targets": [*targets]}], **more}
+
+
 @contextmanager
-def prometheus(target: str, directory: Path, rules: Sequence[Path] = ()) -> Iterator[Prometheus]:
-    """A server that scrapes the target twice a second, and judges the rules as often."""
-    scrape = {"job_name": "costgov", "static_configs": [{"targets": [target]}]}
+def prometheus(
+    target: str, directory: Path, rules: Sequence[Path] = (), scrape: dict[str, Any] | None = None
+) -> Iterator[Prometheus]:
+    """A server that scrapes the target twice a second, or goes by `scrape`, and judges the rules as often."""
+    scrape = scrape or scrape_of([target])
     config = directory / "prometheus.yml"
     # JSON is YAML. The interval decides only how long the drill waits.
     intervals = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from governor.adapters.exporters.metric import Metric
-from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
+from governor.adapters.exporters.prometheus_metrics import METRICS, info_metrics
 from governor.adapters.plugins import Kind
 from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
@@ -200,7 +200,7 @@ def test_a_metric_whose_field_nobody_fills() -> None:
 
 
 def test_every_metric_is_named_as_prometheus_users_expect() -> None:
-    gates.nothing_missing(gates.misnamed([*METRICS, build_info("")]))
+    gates.nothing_missing(gates.misnamed([*METRICS, *info_metrics("", "")]))
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from docs.generators.dashboard import COLUMNS, PANELS
 from governor.adapters.exporters.prometheus_machine import MACHINE_METRICS
-from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
+from governor.adapters.exporters.prometheus_metrics import METRICS, info_metrics
 from governor.core.attribution.causes import Cause, When
 from governor.core.events.hardware import FATAL_XIDS
 from tests.tidy.sources import ROOT
 
 RULES = "deploy/prometheus/costgov.rules.yml"
 DASHBOARD = "deploy/grafana/costgov.json"
-KNOWN = {metric.name for metric in (*METRICS, build_info(""))}
+KNOWN = {metric.name for metric in (*METRICS, *info_metrics("", ""))}
 
 
 @pytest.mark.parametrize("file", [RULES, DASHBOARD])

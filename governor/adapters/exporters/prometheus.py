@@ -30,14 +30,14 @@ from governor.adapters.exporters import board as board_page
 from governor.adapters.exporters.board import Board
 from governor.adapters.exporters.bounded import shown
 from governor.adapters.exporters.metric import Metric
-from governor.adapters.exporters.prometheus_metrics import METRICS, build_info
+from governor.adapters.exporters.prometheus_machine import node_labels
+from governor.adapters.exporters.prometheus_metrics import METRICS, info_metrics
 from governor.core.base.units import MonoNs
 from governor.core.views.board import take_board
 from governor.core.views.metrics import (
     LAG_BOUNDS_S,
     GovernorHealth,
     LagMeter,
-    LagReading,
     MetricsSnapshot,
     take_snapshot,
 )
@@ -235,9 +235,9 @@ def _listen(address: str, port: int) -> socket.socket:
 class SnapshotCollector(Collector):
     """Turns the newest snapshot into metric families. Before the first snapshot there are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: str) -> None:
         self.snapshot: MetricsSnapshot | None = None  # Replaced as a whole, so no lock is needed.
-        self._metrics = (*METRICS, build_info(version("costgov")))
+        self._metrics = (*METRICS, *info_metrics(version("costgov"), fleet))
 
     def describe(self) -> Iterable[Family]:
         return []  # Registering must not collect.
@@ -248,7 +248,7 @@ class SnapshotCollector(Collector):
         snapshot = shown(self.snapshot)
         for metric in self._metrics:
             if metric.type == "histogram":
-                yield _lag_family(metric, snapshot.lag)
+                yield _lag_family(metric, snapshot)
                 continue
             family = _FAMILIES[metric.type](metric.name, metric.meaning, labels=metric.labels)
             for labels, value in metric.samples(snapshot):
@@ -271,6 +271,7 @@ class PrometheusExporter:
         health: Callable[[], GovernorHealth],
         tick_ns: int,
         scheduler_job: str = "",
+        fleet: str = "",
         past: Callable[[int], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
         """`past`: the newest so many incidents of the journal, for the page. None: there is no page."""
@@ -278,7 +279,7 @@ class PrometheusExporter:
         self._health = health
         self._scheduler_job = scheduler_job
         self._lag = LagMeter(tick_ns)
-        self._collector = SnapshotCollector()
+        self._collector = SnapshotCollector(fleet)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
@@ -312,7 +313,10 @@ class PrometheusExporter:
         self._server.close()
 
 
-def _lag_family(metric: Metric, lag: LagReading) -> Family:
-    bounds = (*(str(bound) for bound in LAG_BOUNDS_S), "+Inf")
-    buckets = list(zip(bounds, map(float, accumulate(lag.counts)), strict=True))
-    return HistogramMetricFamily(metric.name, metric.meaning, buckets=buckets, sum_value=lag.sum_s)
+def _lag_family(metric: Metric, snapshot: MetricsSnapshot) -> Family:
+    lag, bounds = snapshot.lag, (*(str(bound) for bound in LAG_BOUNDS_S), "+Inf")
+    family = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    family.add_metric(
+        node_labels(snapshot), list(zip(bounds, map(float, accumulate(lag.counts)), strict=True)), lag.sum_s
+    )
+    return family

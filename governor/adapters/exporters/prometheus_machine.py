@@ -18,6 +18,11 @@ REASONS: Final = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x
 assert REASONS.keys() == THROTTLES.keys()
 
 
+def node_labels(snapshot: MetricsSnapshot) -> tuple[str, str]:
+    """Of every series that is of no GPU: whoever collects many governors has nothing else to tell them apart by."""
+    return clean(snapshot.node), clean(snapshot.cloud_instance)
+
+
 def _gpu_labels(snapshot: MetricsSnapshot, gpu: GpuMetrics) -> tuple[str, ...]:
     return (clean(snapshot.node), str(gpu.index), clean(gpu.uuid))
 
@@ -48,7 +53,7 @@ def _node(name: str, meaning: str, pick: Callable[[NodeUse], float | None], kind
         use = snapshot.health.machine.node
         value = pick(use) if use is not None else None
         if value is not None:
-            yield (clean(snapshot.node), clean(snapshot.cloud_instance)), number(value)
+            yield node_labels(snapshot), number(value)
 
     return Metric(name, kind, NODE_LABELS, meaning, samples)
 

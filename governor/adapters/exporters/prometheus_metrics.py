@@ -11,7 +11,7 @@ from typing import Final
 
 from governor.adapters.exporters.bounded import OTHER_RUNS, RUNS_SHOWN_MAX
 from governor.adapters.exporters.metric import Metric, Sample, clean, number
-from governor.adapters.exporters.prometheus_machine import MACHINE_METRICS, NODE_LABELS
+from governor.adapters.exporters.prometheus_machine import MACHINE_METRICS, NODE_LABELS, node_labels
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S
 from governor.core.halt.state import HaltState
 from governor.core.money import steady
@@ -33,23 +33,14 @@ def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[MetricsSna
 def _stop_stages(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     """The states of the stop of an unused node, in the form of a run's halt."""
     for stage in HaltState if snapshot.stop_stage is not None else ():
-        yield (snapshot.node, snapshot.cloud_instance, stage.value), float(stage.value == snapshot.stop_stage)
+        yield (*node_labels(snapshot), stage.value), float(stage.value == snapshot.stop_stage)
 
 
 def _of_node(pick: Callable[[MetricsSnapshot], float | None]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
     def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         value = pick(snapshot)
         if value is not None:
-            yield (clean(snapshot.node), clean(snapshot.cloud_instance)), number(value)
-
-    return samples
-
-
-def _of_governor(pick: Callable[[MetricsSnapshot], float | None]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
-    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
-        value = pick(snapshot)
-        if value is not None:
-            yield (), number(value)
+            yield node_labels(snapshot), number(value)
 
     return samples
 
@@ -87,7 +78,7 @@ def _time(index: int, scale: int) -> Callable[[MetricsSnapshot], Iterable[Sample
 
 def _lines(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     for kind, name, micros in snapshot.lines:
-        yield (clean(snapshot.node), clean(snapshot.cloud_instance), kind, clean(name)), micros / MICROS_PER_USD
+        yield (*node_labels(snapshot), kind, clean(name)), micros / MICROS_PER_USD
 
 
 def _usd(micros: int | None) -> float | None:
@@ -101,7 +92,7 @@ def _in_s(ns: int | None) -> float | None:
 def _of_budgets(pick: Callable[[BudgetReading], int]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
     def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         for budget in snapshot.budgets:
-            yield (clean_scope(budget.scope), clean(snapshot.node)), pick(budget) / MICROS_PER_USD
+            yield (clean_scope(budget.scope), *node_labels(snapshot)), pick(budget) / MICROS_PER_USD
 
     return samples
 
@@ -112,7 +103,7 @@ def clean_scope(scope: str) -> str:
 
 
 def _budget(name: str, meaning: str, pick: Callable[[BudgetReading], int]) -> Metric:
-    return Metric(name, "gauge", ("scope", "node"), meaning, _of_budgets(pick))
+    return Metric(name, "gauge", ("scope", *NODE_LABELS), meaning, _of_budgets(pick))
 
 
 def _run(name: str, kind: str, meaning: str, pick: Callable[[RunReading], float | None]) -> Metric:
@@ -120,21 +111,37 @@ def _run(name: str, kind: str, meaning: str, pick: Callable[[RunReading], float 
 
 
 def _governor(name: str, kind: str, meaning: str, pick: Callable[[MetricsSnapshot], float | None]) -> Metric:
-    return Metric(name, kind, (), meaning, _of_governor(pick))
+    return Metric(name, kind, NODE_LABELS, meaning, _of_node(pick))
 
 
 def _receiver(name: str, meaning: str, pick: Callable[[AlertCounts], int]) -> Metric:
     def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         for counts in snapshot.health.alerts:
-            yield (clean(counts.receiver),), number(pick(counts))
+            yield (clean(counts.receiver), *node_labels(snapshot)), number(pick(counts))
 
-    return Metric(name, "counter", ("receiver",), meaning, samples)
+    return Metric(name, "counter", ("receiver", *NODE_LABELS), meaning, samples)
 
 
 def build_info(version: str) -> Metric:
-    labels = ("version", "python")
-    sample = ((version, platform.python_version()), 1.0)
-    return Metric("costgov_build_info", "gauge", labels, "Always 1; what is running here.", lambda _: [sample])
+    told = (version, platform.python_version())
+    return Metric("costgov_build_info", "gauge", ("version", "python", *NODE_LABELS), "Always 1; what is running here.",
+                  lambda snapshot: [((*told, *node_labels(snapshot)), 1.0)])  # fmt: skip
+
+
+def node_info(version: str, fleet: str) -> Metric:
+    """`fleet`: the name of [fleet], or empty where the governor is of none."""
+
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
+        more = (fleet, snapshot.cloud, snapshot.region, version)
+        yield (*node_labels(snapshot), *map(clean, more)), 1.0
+
+    labels = (*NODE_LABELS, "fleet", "cloud", "region", "version")
+    meaning = "Always 1; to join with series of the node: `* on (node, cloud_instance) group_left (fleet, region)`."
+    return Metric("costgov_node_info", "gauge", labels, meaning, samples)
+
+
+def info_metrics(version: str, fleet: str) -> tuple[Metric, ...]:
+    return build_info(version), node_info(version, fleet)
 
 
 METRICS: Final = (
@@ -189,10 +196,18 @@ METRICS: Final = (
          "Model FLOP/s over the GPUs' dense bf16 peak, 0 to 1; absent where the model, or the peak of GPUs of that "
          "name, is unknown: `costgov status --json` says why (`mfu_absent`).",
          lambda run: run.speed.mfu),
-    _run("costgov_run_spend_usd_total", "counter", "Spend by our ledger, over all attempts.",
+    _run("costgov_run_spend_usd_total", "counter", "What this node has charged to the run, over all attempts.",
          lambda run: _usd(run.spend_usd_micros)),
-    _run("costgov_run_spend_rate_usd_per_hour", "gauge", "What the run costs now; absent while the price is unknown.",
+    _run("costgov_run_spend_rate_usd_per_hour", "gauge",
+         "What the run costs now on this node; absent while the price is unknown.",
          lambda run: _usd(run.spend_rate_usd_micros_per_hour)),
+    _run("costgov_run_nodes_spend_usd", "gauge",
+         "What all nodes of the run have charged to it, those that have left it too, as this node has heard of them: "
+         "each node tells the same, so take the max. Absent where no other node has spoken, or one has no price.",
+         lambda run: _usd(run.over_nodes.spend_usd_micros) if run.over_nodes is not None else None),
+    _run("costgov_run_nodes", "gauge",
+         "Nodes of the present launch that have spoken, this one too. Absent where no other has.",
+         lambda run: run.over_nodes.nodes if run.over_nodes is not None else None),
     _run("costgov_run_usd_per_mtok", "gauge",
          "Dollars for a million tokens. Of the window that was closed last; before the first, of what has come of it.",
          lambda run: _usd(run.prices.last)),
@@ -310,7 +325,7 @@ METRICS: Final = (
               lambda counts: counts.failed_total),
     _receiver("costgov_alerts_dropped_total", "Alerts that were given up: refused, too many, too old, or at our end.",
               lambda counts: counts.dropped_total),
-    Metric("costgov_loop_lag_seconds", "histogram", (), "How late the 250 ms tick came.", lambda _: ()),
+    Metric("costgov_loop_lag_seconds", "histogram", NODE_LABELS, "How late the 250 ms tick came.", lambda _: ()),
     _governor("costgov_config_last_reload_successful", "gauge", "1 if the last (re)load of the policies succeeded.",
               lambda snapshot: snapshot.health.config_last_reload_ok),
     _governor("costgov_config_last_reload_success_timestamp_seconds", "gauge", "Wall time of the last success.",
@@ -322,7 +337,7 @@ METRICS: Final = (
 def metrics_page() -> str:
     """Return docs/reference/metrics.md."""
     rows = []
-    for metric in (*METRICS, build_info("")):
+    for metric in (*METRICS, *info_metrics("", "")):
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
         rows.append(f"| `{metric.name}` | {metric.type} | {labels} | {metric.meaning} |")
     return "\n".join(

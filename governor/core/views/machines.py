@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.spent.over_nodes import is_over_nodes, whole_usd_micros
 from governor.core.events.machine import GpuSample, HostMemory
@@ -14,15 +15,34 @@ from governor.core.runs.state import Run
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be read as present ones.
 
 
+@dataclass(frozen=True, slots=True)
+class OverNodes:
+    """A run of several nodes, this one included. `spend_usd_micros`: None where one of them has no price."""
+
+    nodes: int
+    spend_usd_micros: UsdMicros | None
+
+
+def spent_over_nodes(managed: ManagedRun, at: MonoNs) -> OverNodes | None:
+    """None: no other node has spoken for the run."""
+    members = managed.history.members
+    if not is_over_nodes(managed):
+        return None
+    is_priced = (
+        managed.run.spend_rate_usd_micros_per_hour is not None and members.charged.keys() >= members.by_node.keys()
+    )
+    return OverNodes(1 + len(members.by_node), whole_usd_micros(managed, at) if is_priced else None)
+
+
 def over_nodes(managed: ManagedRun, at: MonoNs) -> dict[str, Any] | None:
     """None: no other node has spoken for the run. `spend_usd` and the rate are those of all nodes, this one too."""
     members, run = managed.history.members, managed.run
-    if not is_over_nodes(managed):
+    whole = spent_over_nodes(managed, at)
+    if whole is None:
         return None
-    rate, spent = run.spend_rate_usd_micros_per_hour, whole_usd_micros(managed, at)
-    is_priced = rate is not None and all(name in members.charged for name in members.by_node)
+    rate, spent = run.spend_rate_usd_micros_per_hour, whole.spend_usd_micros
     return {
-        "spend_usd": spent / MICROS_PER_USD if is_priced else None,
+        "spend_usd": spent / MICROS_PER_USD if spent is not None else None,
         "spend_rate_usd_per_hour": (rate + members.rate_usd_micros_per_hour) / MICROS_PER_USD if rate else None,
         "nodes": [_row(members.charged.get(name), one, at) for name, one in sorted(members.by_node.items())],
         "left": [{"node": node, "spend_usd": usd_micros / MICROS_PER_USD} for node, usd_micros in members.left()],

@@ -21,6 +21,7 @@ from governor.core.money.expected import ExpectedCost
 from governor.core.money.forecast import Forecast, Interval
 from governor.core.money.token_price import TokenPrices
 from governor.core.runs.stepless import stepless_ns
+from governor.core.views.machines import OverNodes, spent_over_nodes
 from governor.core.views.status import node_status, speed_of
 
 # A lag up to a quarter second (one tick) is within the promise; beyond it halts start late.
@@ -127,6 +128,7 @@ class RunReading:
     spend_usd_micros: UsdMicros = UsdMicros(0)
     prices: TokenPrices = TokenPrices()
     spend_rate_usd_micros_per_hour: int | None = None
+    over_nodes: OverNodes | None = None  # None: no other node has spoken for it.
     ceiling_usd_micros: int | None = None
     tokens_wasted: int | None = None
     wasted_usd_micros: Mapping[str, int] | None = None  # By cause.
@@ -159,6 +161,8 @@ class BudgetReading:
 class MetricsSnapshot:
     node: str
     cloud_instance: str = ""
+    cloud: str = ""
+    region: str = ""
     can_stop: bool = False
     price_usd_micros_per_hour: int | None = None
     idle_s: float | None = None  # None: unknown.
@@ -182,6 +186,8 @@ def take_snapshot(
     return MetricsSnapshot(
         node=node.facts.node,
         cloud_instance=node.facts.instance_id or "",
+        cloud=node.facts.cloud,
+        region=node.facts.region or "",
         can_stop=node.facts.can_stop,
         price_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
         idle_s=unused["idle_s"],
@@ -232,6 +238,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         spend_usd_micros=run.spend_usd_micros,
         prices=ahead.prices,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+        over_nodes=spent_over_nodes(managed, at),
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_wasted=managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         wasted_usd_micros=managed.history.split.wasted_usd_micros(),

@@ -22,7 +22,7 @@ from governor.adapters.exporters.prometheus import (
     PrometheusExporter,
     ScrapeServer,
 )
-from governor.adapters.exporters.prometheus_metrics import METRICS
+from governor.adapters.exporters.prometheus_metrics import METRICS, info_metrics
 from governor.core.base.model_speed import ModelSpeed
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from governor.core.engine.run_forecast import Pace
@@ -31,6 +31,7 @@ from governor.core.money.ceiling_forecast import CeilingHit, Met
 from governor.core.money.expected import ExpectedCost
 from governor.core.money.forecast import Forecast, Interval
 from governor.core.money.token_price import TokenPrices
+from governor.core.views.machines import OverNodes
 from governor.core.views.metrics import (
     AlertCounts,
     BudgetReading,
@@ -61,6 +62,7 @@ FULL = RunReading(
     spend_usd_micros=UsdMicros(12_345_678),
     prices=TokenPrices(2_469_135, 3_000_001, 3_100_002, 2_400_000),
     spend_rate_usd_micros_per_hour=55_040_000,
+    over_nodes=OverNodes(2, UsdMicros(20_000_000)),
     ceiling_usd_micros=300_000_000,
     last_frame_wall=WallNs(1_800_000_000_500_000_000),
     speed=ModelSpeed(4.8e15, 0.61, 12_500.0),
@@ -80,6 +82,7 @@ FULL = RunReading(
     drift_all_in_frac=0.3,
 )
 _NODE = {"node": "gpu-17", "cloud_instance": "i-0abc"}
+NODE_A = {"node": "node-a", "cloud_instance": "i-1"}
 LABELS = {"run": "llama", "stage": "8b", "scheduler_job": "slurm:4711", **_NODE}
 
 
@@ -175,10 +178,10 @@ def test_the_halt_stage_is_one_among_all(exporter: PrometheusExporter) -> None:
 
 def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
     exporter.publish(snapshot())
-    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="0.001") == 5
-    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="5.0") == 9
-    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="+Inf") == 10
-    assert [value(exporter, f"costgov_loop_lag_seconds_{what}") for what in ("count", "sum")] == [10, 6.5]
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", **_NODE, le="0.001") == 5
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", **_NODE, le="5.0") == 9
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", **_NODE, le="+Inf") == 10
+    assert [value(exporter, f"costgov_loop_lag_seconds_{what}", **_NODE) for what in ("count", "sum")] == [10, 6.5]
 
 
 def test_every_declared_metric_appears_when_everything_is_known(exporter: PrometheusExporter) -> None:
@@ -195,18 +198,17 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     rendered = {(one.name, family.type) for family in families for one in family.samples}
     declared = {
         (f"{metric.name}{suffix}", metric.type)
-        for metric in METRICS
+        for metric in (*METRICS, *info_metrics("", ""))
         for suffix in (("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",))
     }
     assert declared <= rendered, f"not shown, give FULL or `known` their values: {declared - rendered}"
-    ours = {sample for sample in rendered if sample[0].startswith("costgov_") and sample[0] != "costgov_build_info"}
+    ours = {sample for sample in rendered if sample[0].startswith("costgov_")}
     assert ours <= declared, f"shown and not declared: {ours - declared}"
     names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
-    assert [value(exporter, name, scope="stage:s1", node="gpu-17") for name in names] == [9, 4.5, 0.25]
-    here = {"node": "gpu-17", "cloud_instance": "i-0abc"}
-    assert [value(exporter, f"costgov_node_idle{what}_seconds", **here) for what in ("", "_stop")] == [600, 300]
-    assert value(exporter, "costgov_node_stop_stage", **here, stage="verifying") == 1
-    assert value(exporter, "costgov_unallocated_usd_total", **here) == 2.5
+    assert [value(exporter, name, scope="stage:s1", **_NODE) for name in names] == [9, 4.5, 0.25]
+    assert [value(exporter, f"costgov_node_idle{what}_seconds", **_NODE) for what in ("", "_stop")] == [600, 300]
+    assert value(exporter, "costgov_node_stop_stage", **_NODE, stage="verifying") == 1
+    assert value(exporter, "costgov_unallocated_usd_total", **_NODE) == 2.5
 
 
 def test_before_the_first_snapshot_only_the_process_shows(exporter: PrometheusExporter) -> None:
@@ -221,7 +223,7 @@ def test_runs_beyond_the_bound_are_summed_and_said(exporter: PrometheusExporter)
     spends = {dict(labels)["run"]: spend for (name, labels), spend in found.items() if name.endswith("spend_usd_total")}
     assert len(spends) == RUNS_SHOWN_MAX + 1
     assert spends[OTHER_RUNS] == 100 - RUNS_SHOWN_MAX
-    assert value(exporter, "costgov_runs_summed") == 1
+    assert value(exporter, "costgov_runs_summed", **_NODE) == 1
 
 
 def test_every_counter_of_a_run_is_summed(exporter: PrometheusExporter) -> None:
@@ -256,7 +258,7 @@ def test_a_hostile_run_name_cannot_break_the_page(exporter: PrometheusExporter, 
 def test_runs_that_look_alike_once_cut_do_not_collide(exporter: PrometheusExporter) -> None:
     exporter.publish(snapshot(RunReading(run="x" * 200 + "a"), RunReading(run="x" * 200 + "b")))
     samples(exporter)  # Asserts that no series comes twice.
-    assert value(exporter, "costgov_runs_summed") == 1
+    assert value(exporter, "costgov_runs_summed", **_NODE) == 1
 
 
 def test_numbers_too_large_for_a_float_are_infinite(exporter: PrometheusExporter) -> None:
@@ -394,6 +396,5 @@ def test_the_loop_feeds_it_by_ticking(exporter: PrometheusExporter) -> None:
     training(node, 30)
     exporter.tick(node, at(30))
     exporter.tick(node, at(30.26))
-    labels = {"run": "llama", "stage": "", "node": "node-a", "cloud_instance": "i-1", "scheduler_job": ""}
-    assert value(exporter, "costgov_run_step", **labels) == 30
-    assert [value(exporter, "costgov_loop_lag_seconds_bucket", le=le) for le in ("0.005", "0.01")] == [0, 1]
+    assert value(exporter, "costgov_run_step", run="llama", stage="", scheduler_job="", **NODE_A) == 30
+    assert [value(exporter, "costgov_loop_lag_seconds_bucket", **NODE_A, le=le) for le in ("0.005", "0.01")] == [0, 1]

@@ -18,6 +18,8 @@ from governor.core.events.inputs import Ack, Bye, ProcessesSeen, TrainerExited
 from governor.core.events.operators import OperatorHalt, OperatorHold
 from governor.core.events.peers import NodeTold, PeerTold, ToldHalt, ToldRun
 from governor.core.halt.table import HaltState
+from governor.core.views.machines import OverNodes
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.wire.control_client import matching
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
@@ -267,6 +269,9 @@ def test_what_all_nodes_have_charged_is_their_sum_whatever_comes_twice_or_late()
     own = node.ledger.spend("llama")
     assert round(status["spend_usd"] * 1e6) == own + 6_000_000 + 1 + 7_000_000, "what others say of us is not ours"
     assert status["left"] == [{"node": "node-d", "spend_usd": 7.0}]
+    [reading] = take_snapshot(node, at(4), GovernorHealth(), LagReading(), "").runs
+    assert reading.over_nodes == OverNodes(3, UsdMicros(own + 6_000_000 + 1 + 7_000_000))
+    assert reading.spend_usd_micros == own, "of a metric of one node, others' money is no part"
 
 
 def test_the_money_of_a_silent_node_goes_on() -> None:

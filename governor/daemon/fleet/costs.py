@@ -33,7 +33,7 @@ from governor.remote_ports import FleetStore
 # Charges of the time before the start are in the journal by then: it commits every ten seconds.
 FIRST_NS: Final = 30 * NS_PER_S
 EVERY_NS: Final = 60 * NS_PER_S
-AGAIN_NS: Final = 10 * NS_PER_S  # After an answer that was none.
+AGAIN_NS: Final = 20 * NS_PER_S  # After an answer that was none: grants are asked for on the same thread.
 DAYS_KEPT: Final = 62
 # How many days before those are looked through for rows of ours: longer than a machine is usually away.
 DAYS_FORGOTTEN: Final = 31
@@ -70,21 +70,27 @@ class FleetCosts:
         self._known: dict[int, dict[str, _Known]] = {}
         self._days: deque[int] = deque()  # Still to be looked at, once each.
         self._today: int | None = None  # None: nothing was looked at yet.
-        self._next_at: MonoNs | None = None
+        self._next_at: MonoNs | None = None  # Of the next round.
+        self._not_before = MonoNs(0)
         self._is_unread_told = False
 
     def turn(self, store: FleetStore, at: MonoNs) -> None:
         if self._next_at is None:
-            self._next_at = MonoNs(at + FIRST_NS)
+            self._next_at = self._not_before = MonoNs(at + FIRST_NS)
+        if at < self._not_before:
+            return
+        is_done = True
         if at >= self._next_at:
             is_done = self._round(store)
             self._next_at = MonoNs(at + (EVERY_NS if is_done else AGAIN_NS))
         elif self._days:
             day = self._days.popleft()
             is_kept = self._wall() // NS_PER_DAY - day < DAYS_KEPT
-            if not (self._synced(store, day) if is_kept else self._forgotten(store, day)):
-                self._days.append(day)  # The others are no worse off: none of them waits for it.
-                self._next_at = max(self._next_at, MonoNs(at + AGAIN_NS))
+            is_done = self._synced(store, day) if is_kept else self._forgotten(store, day)
+            if not is_done:
+                self._days.append(day)  # None of the others waits for it.
+        if not is_done:
+            self._not_before = MonoNs(at + AGAIN_NS)
 
     def end(self, store: FleetStore) -> None:
         """Today's rows once more, as the last ones."""

@@ -32,10 +32,16 @@ class CountingStore(FakeFleetStore):
         super().__init__()
         self.sent: list[Transaction] = []
         self.loses: str | None = None
+        self.is_away = False
+        self.asked = 0
+
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+        self.asked += 1
+        return FleetReply(Answer.UNREACHABLE, reason="timeout") if self.is_away else super().range(prefix, limit, after)
 
     def transact(self, transaction: Transaction) -> FleetReply:
         self.sent.append(transaction)
-        if self.loses == "the question":
+        if self.loses == "the question" or self.is_away:
             return FleetReply(Answer.UNKNOWN, reason="timeout")
         reply = super().transact(transaction)
         return reply if self.loses is None else FleetReply(Answer.UNKNOWN, reason="timeout")
@@ -209,6 +215,17 @@ def test_a_lost_answer_is_read_back_and_what_comes_late_changes_nothing(lost: st
     assert node.usd_micros() == {"anna": 2_000_000}
     assert node.store.transact(late).answer is Answer.CONFLICT
     assert node.usd_micros() == {"anna": 2_000_000}
+
+
+def test_a_store_that_does_not_answer_is_asked_once_in_twenty_seconds() -> None:
+    node = Node(charges=[dollar("2026-11-20T10:00:00Z"), dollar("2026-11-18T10:00:00Z")])
+    node.begins()
+    node.store.is_away, node.store.asked = True, 0
+    node.goes(100)
+    assert node.store.asked == 5
+    node.store.is_away = False
+    node.goes(DAYS_KEPT + 31 + 60)
+    assert by(node.store, "day") == {"2026-11-18": 1_000_000, "2026-11-20": 1_000_000}
 
 
 def test_charges_that_move_to_a_run_leave_nobodys_row_empty() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_DAY, UsdMicros, WallNs, date_text, parse_utc
 from governor.core.events.fleet_store import Kept
-from governor.core.fleet.scopes import NAME_CHARS_MAX, ROOT, ROW_CHARS_MAX, Holder, quoted
+from governor.core.fleet.scopes import NAME_CHARS_MAX, ROOT, ROW_CHARS_MAX, Holder, quoted, unquoted
 from governor.core.money.budgets import CEILING_MAX_USD_MICROS
 from governor.core.money.charges import UNALLOCATED, Charge, Line, LineKind, Payer, Place, Unit, labels_of
 from governor.core.money.reports.cost import Group, Sum, Tallied, tally_sums
@@ -114,18 +114,14 @@ def cost_key(day: int, holder: Holder, run: str) -> str:
 def _read_key(key: str) -> tuple[int, Holder, str]:
     """ValueError: no governor writes such a key."""
     day_text, holder_text, run_text = key.removeprefix(COST_ROWS).split("/")
-    node, boot_id, ledger = map(_unquoted, holder_text.split("~"))
+    node, boot_id, ledger = map(unquoted, holder_text.split("~"))
     holder = Holder(node, boot_id, ledger)
     day = parse_utc(day_text) // NS_PER_DAY
     known = _FROM_KEYS.get(run_text)
-    run = known if known is not None else _unquoted(run_text)
+    run = known if known is not None else unquoted(run_text)
     if key != cost_key(day, holder, run):
         raise ValueError("it is written otherwise")
     return day, holder, run
-
-
-def _unquoted(text: str) -> str:
-    return text.replace("%7E", "~").replace("%2F", "/").replace("%25", "%")
 
 
 # --- from a ledger to rows ----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class _Known:
 
 
 class FleetCosts:
-    """A `fleet_worker.Turn`.
+    """A `worker.Turn`.
 
     At the start, each of the last days is compared with the store, one a second: a governor that was away has charged
     for the time since. Then today and yesterday are, once a minute. Yesterday changes only where charges moved.

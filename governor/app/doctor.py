@@ -27,7 +27,7 @@ from governor.adapters.plugins import ConfigError
 from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.trainers.segments import MB, kept_bytes
 from governor.adapters.trainers.stream_check import StreamCheck
-from governor.app import pricing, scheduler_jobs
+from governor.app import fleet_view, pricing, scheduler_jobs
 from governor.app.mark_requests import with_marks
 from governor.app.node_facts import CannotStart, load_price_source, today
 from governor.app.settings_file import Settings, load_settings
@@ -102,6 +102,7 @@ def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check
         _clock(),
         *_metrics(settings, is_running),
         *(Check(*found) for found in opening.findings(settings.peers, is_running=is_running)),
+        *(Check(*found) for found in fleet_view.findings(settings.fleet)),
         _recording(settings),
         *_alerts(settings),
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.app.fleet_rows import Failure, failure_of
+from governor.app.fleet_rows import Failure, failure_of, opened
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, WallNs
 from governor.core.events.fleet_orders import Order
 from governor.core.events.fleet_store import Answer
@@ -23,6 +24,7 @@ from governor.core.fleet.presence import (
     run_row,
 )
 from governor.remote_ports import FleetReply, FleetStore
+from governor.settings.fleet import Fleet
 
 SHOWN_MAX: Final = 10_000
 # Of a run over several nodes, the first of these that one of them is in is shown.
@@ -99,6 +101,30 @@ def covered(seen: Seen, order: Order) -> list[Part]:
         if part.row.state not in _ENDED
         and covers(order, part.node, part.row.run, part.row.uid, part.row.stage, part.row.labels)
     ]
+
+
+def findings(settings: Fleet) -> Iterator[tuple[str, str, str, str]]:
+    """For `costgov doctor`: whether the fleet's etcd answers, and which orders stand. It writes nothing."""
+    if not settings.is_enabled:
+        return
+    store = opened(settings)
+    if isinstance(store, Failure):
+        yield "fail", "fleet", store.text, "correct [fleet] in costgov.toml: docs/howto/fleet.md"
+        return
+    try:
+        seen = look(store, WallNs(time.time_ns()))
+    finally:
+        store.close()
+    if isinstance(seen, Failure):
+        advice = "runs of shared budgets are halted when their grants are used up, and no order is known"
+        yield "fail", "fleet", f"{settings.name}: {seen.text}", advice
+        return
+    speaking = sum(holder in seen.live for holder in seen.nodes)
+    yield "ok", "fleet", f"{settings.name}: etcd answers; {speaking} of {len(seen.nodes)} governors speak", ""
+    for order in seen.orders:
+        if order.stands(seen.wall):
+            told = f"order {order.order_id}: {order.act.value} {order.scope}, by {order.by}: {order.reason}"
+            yield "warn", "fleet", told, f"`costgov fleet release {order.order_id}` ends it"
 
 
 # --- documents ----------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ def test_a_command_that_an_order_covers_is_not_started(etcd: Server, short_tmp: 
     alone = Member(short_tmp / "alone", "alone", etcd.url, 1_000.0)
     launch = ("run", "--config", str(alone.config), "--name", "later", "--", "true")
     given = ask(alone, "halt", "run:later", "--reason", "not today")
+    checks = json.loads(costgov("doctor", "--config", str(alone.config), "--json").stdout)["checks"]
+    assert [one["level"] for one in checks if one["name"] == "fleet"] == ["ok", "warn"]
     refused = costgov(*launch)
     assert (refused.returncode, given["id"] in refused.stderr) == (ExitCode.FAILED, True)
     ask(alone, "release", given["id"])

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import runpy
-import signal
 import socket
 import sys
 from pathlib import Path
 
-from tests.drills.shim_engines.warm import load
+from tests.drills.shim_engines.warm import await_ranks, load
 
 
 def main() -> None:
@@ -50,14 +49,7 @@ def fork(count: int) -> None:
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
-    failed = 0
-    while pids:
-        pid, status = os.wait()
-        pids.discard(pid)
-        if status and not failed:
-            failed = 1
-            for other in pids:
-                os.kill(other, signal.SIGTERM)
+    failed = await_ranks(pids)
     del store
     sys.exit(failed)
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.drills.halt.conftest import BIN, Service, cloud_table
+from tests.drills.halt.conftest import BIN, Service, cloud_table, policy_text
 
 HERE = Path(__file__).resolve().parent
 COMPILER = shutil.which("gcc")
@@ -16,22 +16,7 @@ NO_COMPILER = "a wall clock that is wrong needs gcc: apt-get install gcc libc6-d
 USD_PER_HOUR = 98.32
 
 # Each node stops its own machine. The save may take as long as a busy machine needs.
-POLICY = """
-[policy]
-name = "fleet"
-[halt]
-checkpoint = "suspect"
-grace = "30s"
-term_grace = "2s"
-kill_grace = "5s"
-stop = "{stop}"
-per_day_max = 100
-[[rule]]
-name = "nonfinite"
-trigger = "nonfinite"
-for = "1 step"
-response = "halt"
-"""
+POLICY = policy_text("fleet", grace="30s", term_grace="2s")
 
 TOML = """
 [node]

@@ -11,14 +11,14 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tests.drills.fleet.governors import POLICY, Governor
+from tests.drills.fleet.governors import Governor
 from tests.drills.fleet.nodes import Fleet, Node, until
 from tests.drills.fleet.training import Training
-from tests.drills.halt.conftest import BIN
+from tests.drills.halt.conftest import BIN, policy_text
 
 BAD_RANK = 3  # The second one of node 2.
 # Where a node is lost, no rank can save: nobody's work is worth 30 s there.
-HASTY = POLICY.replace('grace = "30s"', 'grace = "4s"')
+HASTY = policy_text("fleet", grace="4s", term_grace="2s")
 # What the table shows, in the order in which a halt notes it.
 SHOWN = ("verdict", "asked", "saved", "rank_saved", "term", "exited", "stop_requested", "verified", "halted")
 
@@ -32,15 +32,16 @@ class Talk:
         self.secret = secrets.token_hex(32)
 
     def govern(
-        self, *, addresses: Sequence[str] = (), each: dict[int, dict[str, Any]] | None = None, **all_: Any
-    ) -> None:
+        self, *, addresses: Sequence[str] = (), toml: str = "", each: dict[int, dict[str, Any]] | None = None,
+        **all_: Any,
+    ) -> None:  # fmt: skip
         """A governor on each node. `each`: options of Governor for the nodes with these numbers, beside `all_`."""
         for node in self.made:
             path = node.place / "peers.secret"
             path.write_text(self.secret)
             path.chmod(0o600)
-            toml = f'[peers]\nsecret_file = "{path}"\naddresses = {json.dumps(list(addresses))}\n'
-            self.governors.append(node.new_governor(toml=toml, **all_, **(each or {}).get(node.number, {})))
+            peers = f'[peers]\nsecret_file = "{path}"\naddresses = {json.dumps(list(addresses))}\n'
+            self.governors.append(node.new_governor(toml=peers + toml, **all_, **(each or {}).get(node.number, {})))
         for governor in self.governors:
             governor.begin()
         for governor in self.governors:

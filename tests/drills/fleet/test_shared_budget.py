@@ -12,26 +12,11 @@ from governor.adapters.etcd.store import EtcdConfig, EtcdStore
 from governor.core.fleet.scopes import GRANT_ROWS, ROOT, ScopeRow, scope_key, scope_row
 from tests.contract.fleet.conftest import memory
 from tests.contract.fleet.etcd_server import Server, etcd_server, program
-from tests.drills.halt.conftest import Service
+from tests.drills.halt.conftest import Service, policy_text
 from tests.drills.halt.puppet import Puppet
 
 TEAM = "label:team=nlp"
-POLICY = """
-[policy]
-name = "fleet"
-[halt]
-checkpoint = "none"
-grace = "2s"
-term_grace = "1s"
-kill_grace = "2s"
-stop = "{stop}"
-per_day_max = 100
-[[rule]]
-name = "nonfinite"
-trigger = "nonfinite"
-for = "1 step"
-response = "halt"
-"""
+POLICY = policy_text("fleet", checkpoint="none", grace="2s", kill_grace="2s")
 
 
 class Member(Service):

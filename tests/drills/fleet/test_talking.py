@@ -1,9 +1,11 @@
-"""Three nodes, two ranks each, whose governors tell each other: one run's halt is one halt on all of them.
+"""Three or eight nodes, two ranks each, whose governors tell each other: one run's halt is one halt on all of them.
 
 What holds without messages is in test_topology.py. `Talk.figures` draws when each node did what.
 """
 
 from __future__ import annotations
+
+import pytest
 
 from tests.drills.components import needs
 from tests.drills.fleet.conftest import MakeFleet
@@ -36,15 +38,17 @@ def assert_one_incident(talk: Talk) -> None:
         assert saved <= signalled, f"{governor.node.name} did not wait for the save\n{talk.figures()}"
 
 
-def test_a_nan_is_one_halt_of_all_nodes_and_each_of_them_knows_its_end(fleet: MakeFleet) -> None:
-    made = fleet(3)
-    with talking(made) as talk:
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_nan_is_one_halt_of_all_nodes_and_each_of_them_knows_its_end(fleet: MakeFleet, count: int) -> None:
+    made = fleet(count)
+    with talking(made, restarts=1) as talk:
         talk.begin()
         talk.training.steer("nan", BAD_RANK)
         talk.until_halted()
         step = assert_one_whole_checkpoint(talk.training)
         talk.until_all_know()
         talk.until_spend_adds_up()
+        print(talk.figures())  # pytest -s shows it.
         assert_one_incident(talk)
         assert_rank_0_went_last(talk)
         for governor in talk.governors:
@@ -57,6 +61,7 @@ def test_a_nan_is_one_halt_of_all_nodes_and_each_of_them_knows_its_end(fleet: Ma
             instances = {row["node"]: row["instance"] for row in shown["nodes"]}
             assert instances == {node.name: node.cloud.instance_id for node in made}
         assert_all_is_over(made, talk.training, talk.governors)
+        assert talk.training.restarted() == []
 
 
 def test_machines_that_go_off_with_their_stop_are_stopped_once_and_the_last_one_knows_that_all_ranks_are_gone(

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.drills.fleet.nodes import HERE, Fleet, Node, until
+from tests.drills.fleet.warm_nodes import RESTARTS
 from tests.drills.halt.conftest import ROOT, SAFETY_S, is_alive
 
 ENVIRON = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "COSTGOV_RUN": "drill"}
@@ -25,9 +26,11 @@ class Training:
     """Starts with `with`, and ends with it. Rank r is on node r // ranks_per_node + 1."""
 
     def __init__(
-        self, fleet: Fleet, *, ranks_per_node: int = 2, steps: int = 10**6, env: dict[str, str] | None = None
-    ) -> None:
-        self.fleet, self.ranks_per_node, self.steps = fleet, ranks_per_node, steps
+        self, fleet: Fleet, *, ranks_per_node: int = 2, steps: int = 10**6, env: dict[str, str] | None = None,
+        restarts: int = 0,
+    ) -> None:  # fmt: skip
+        """`restarts`: so often each launcher starts its ranks again where one of them has failed."""
+        self.fleet, self.ranks_per_node, self.steps, self.restarts = fleet, ranks_per_node, steps, restarts
         self.env = env or {}
         self.world_size = len(fleet) * ranks_per_node
         self.place = fleet.place / "training"
@@ -77,7 +80,8 @@ class Training:
                 "FLEET_PLACE": str(self.place), "FLEET_STEPS": str(self.steps), "PYTHONPATH": str(ROOT), **self.env,
             }  # fmt: skip
             ranks.append({"env": env, "log": str(self.place / f"rank{rank}.log")})
-        return {"init": node.init, "log": str(self.place / f"launcher{node.number}.log"), "ranks": ranks}
+        log = str(self.place / f"launcher{node.number}.log")
+        return {"init": node.init, "log": log, "restarts": self.restarts, "ranks": ranks}
 
     @property
     def ranks(self) -> range:
@@ -122,6 +126,11 @@ class Training:
     def running(self) -> list[int]:
         """The ranks whose processes have not ended, of those known."""
         return [rank for rank, pid in self._pids.items() if is_alive(pid)]
+
+    def restarted(self) -> list[int]:
+        """The nodes whose launchers have started their ranks again."""
+        logs = {node.number: self.place / f"launcher{node.number}.log" for node in self.fleet}
+        return [number for number, log in logs.items() if RESTARTS in log.read_text()]
 
     def checkpoints(self) -> list[str]:
         return sorted(path.name for path in (self.place / "checkpoints").glob("cg_*"))

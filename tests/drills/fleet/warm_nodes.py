@@ -1,8 +1,9 @@
 """Starts ranks on nodes and imports once for all of them: `warm_nodes.py MODULE …`.
 
-One order a line on stdin: {"argv": […], "cwd": "…", "nodes": [{"init": pid, "log": "…", "ranks": [{"env": …, "log":
-"…"}, …]}, …]}. For each node a launcher enters its namespaces, forks its ranks there, and waits for them as torchrun's
-agent does: the first rank that fails ends the others of its node. Answers with "begun", a line.
+One order a line on stdin: {"argv": […], "cwd": "…", "nodes": [{"init": pid, "log": "…", "restarts": n, "ranks":
+[{"env": …, "log": "…"}, …]}, …]}. For each node a launcher enters its namespaces, forks its ranks there, and waits for
+them as torchrun's agent does: the first rank that fails ends the others of its node, and so many times all of them are
+started again. Answers with "begun", a line.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import sys
 import traceback
 from typing import Any
 
-from tests.drills.shim_engines.warm import become, load
+from tests.drills.shim_engines.warm import await_ranks, become, load
 
+RESTARTS = "its ranks are started again"  # A line of the launcher's log.
 SPACES = ("net", "uts", "pid", "mnt")  # The mounts last: behind them is another /proc.
 
 
@@ -33,26 +35,28 @@ def enter(init: int) -> None:
 
 
 def launch(order: dict[str, Any], node: dict[str, Any]) -> int:
-    """As the launcher on the node: fork the ranks and wait; its exit code."""
+    """As the launcher on the node: its exit code."""
     os.setsid()
     log = os.open(node["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for target in (1, 2):
         os.dup2(log, target)
+    failed = attempt(order, node)
+    for _ in range(node["restarts"]):
+        if failed:
+            os.write(1, f"{RESTARTS}\n".encode())
+            failed = attempt(order, node)
+    return failed
+
+
+def attempt(order: dict[str, Any], node: dict[str, Any]) -> int:
+    """Fork the ranks and wait for them."""
     pids = set()
     for rank in node["ranks"]:
         pid = os.fork()
         if pid == 0:
             become(order, rank)
         pids.add(pid)
-    failed = 0
-    while pids:
-        pid, status = os.wait()
-        pids.discard(pid)
-        if status and not failed:
-            failed = 1
-            for other in pids:
-                os.kill(other, signal.SIGTERM)
-    return failed
+    return await_ranks(pids)
 
 
 def begin(order: dict[str, Any], node: dict[str, Any]) -> None:

@@ -26,15 +26,21 @@ ROOT = HERE.parents[2]
 BIN = Path(sys.executable).parent
 SAFETY_S = 90.0
 
-POLICY = """
+
+def policy_text(
+    name: str = "drill", *, checkpoint: str = "suspect", grace: str = "10s", term_grace: str = "1s",
+    kill_grace: str = "5s",
+) -> str:  # fmt: skip
+    """A drill's policy: a loss that is no number is halted at once. `{stop}` is for who writes it."""
+    return f"""
 [policy]
-name = "drill"
+name = "{name}"
 [halt]
-checkpoint = "suspect"
-grace = "10s"
-term_grace = "1s"
-kill_grace = "5s"
-stop = "{stop}"
+checkpoint = "{checkpoint}"
+grace = "{grace}"
+term_grace = "{term_grace}"
+kill_grace = "{kill_grace}"
+stop = "{{stop}}"
 per_day_max = 100
 [[rule]]
 name = "nonfinite"
@@ -42,6 +48,9 @@ trigger = "nonfinite"
 for = "1 step"
 response = "halt"
 """
+
+
+POLICY = policy_text()
 
 # A process table of its own, in which a governor sees no other one: drills run side by side, and so do their governors.
 APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child") if os.geteuid() == 0 else ()

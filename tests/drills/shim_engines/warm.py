@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -46,6 +47,19 @@ def become(order: dict[str, Any], rank: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def await_ranks(pids: set[int]) -> int:
+    """Wait for these children as torchrun's agent does: the first that fails ends the others. 1 where one failed."""
+    failed = 0
+    while pids:
+        pid, status = os.wait()
+        pids.discard(pid)
+        if status and not failed:
+            failed = 1
+            for other in pids:
+                os.kill(other, signal.SIGTERM)
+    return failed
 
 
 def load(modules: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from governor.adapters.etcd.opening import FleetUnavailable, NoStore, open_store
 from governor.app.fleet_costs import ledger_days
-from governor.core.base.units import MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.node import NodeFacts
 from governor.core.events.inputs import Event
 from governor.core.fleet.scopes import Holder
@@ -73,6 +73,8 @@ class FleetPart:
                     "granted_usd": one.granted_usd_micros / 1e6,
                     "used_usd": one.used_usd_micros / 1e6,
                     "reserved_usd": one.reserve_usd_micros / 1e6,
+                    "lasts_s": None if one.runway_ns is None else round(one.runway_ns / NS_PER_S, 1),
+                    "has_ended": one.has_ended,
                     "why": one.why.value if one.why is not None else None,
                 }
                 for one in self.shared.reservations.standings(self.worker.last_answer_at or MonoNs(0))

@@ -128,6 +128,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "shared_left_behind": Severity.WARNING,
         "shared_low": Severity.WARNING,
         "shared_silent": Severity.CRITICAL,
+        "shared_unreturned": Severity.WARNING,
         "socket_gone": Severity.CRITICAL,
         "spot_notice": Severity.CRITICAL,
         "still_billed": Severity.CRITICAL,

@@ -105,12 +105,20 @@ class Grant:
 
     @property
     def used_usd_micros(self) -> int:
-        return max(0, self.use.spent_usd_micros - self.base_usd_micros)
+        spent = self.use.spent_usd_micros if self.final_usd_micros is None else self.final_usd_micros
+        return max(0, spent - self.base_usd_micros)
 
     @property
     def headroom_usd_micros(self) -> int:
         """What the run may still spend before its halt has to begin."""
         return self.sure_usd_micros - self.used_usd_micros - self.use.reserve_usd_micros
+
+    @property
+    def held_usd_micros(self) -> int:
+        """What nobody else can be granted: of a run that has ended, until the store says that it was given back."""
+        if self.final_usd_micros is None or self.row is None:
+            return self.sure_usd_micros
+        return self.row.granted_usd_micros
 
     @property
     def must_halt(self) -> bool:

@@ -25,7 +25,10 @@ _WAITS: Final = (Why.NOTHING_LEFT, Why.LOWERED, Why.NO_CEILING)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run in one scope. `silent_ns`: how long the store has not answered. None: it does, or was not asked."""
+    """A run in one scope. `silent_ns`: how long the store has not answered. None: it does, or was not asked.
+
+    `has_ended`: the run has; what was granted stays taken until the store says that it was given back.
+    """
 
     scope: str
     run: str
@@ -36,6 +39,7 @@ class Standing:
     why: Why | None
     runway_ns: DurationNs | None  # Until the halt, on what is granted now. None: nothing is spent.
     silent_ns: DurationNs | None
+    has_ended: bool = False
 
     @property
     def room_usd_micros(self) -> int:
@@ -194,23 +198,23 @@ class Reservations:
 
     def standings(self, at: MonoNs, run: str | None = None) -> list[Standing]:
         return [
-            _standing(grant, at)
-            for grant in self.grants.values()
-            if not grant.is_over and grant.final_usd_micros is None and run in (None, grant.run)
+            _standing(grant, at) for grant in self.grants.values() if not grant.is_over and run in (None, grant.run)
         ]
 
 
 def _standing(grant: Grant, at: MonoNs) -> Standing:
     rate, left = grant.use.rate_usd_micros_per_hour, grant.headroom_usd_micros
+    has_ended = grant.final_usd_micros is not None
     silent = None if grant.silent_since is None else DurationNs(at - grant.silent_since)
     return Standing(
         grant.scope,
         grant.run,
-        grant.sure_usd_micros,
+        grant.held_usd_micros,
         grant.used_usd_micros,
         grant.use.reserve_usd_micros,
         grant.must_halt,
-        grant.why,
-        DurationNs(max(0, left) * NS_PER_HOUR // rate) if rate else None,
+        grant.why or (None if silent is None else Why.SILENT),
+        DurationNs(max(0, left) * NS_PER_HOUR // rate) if rate and not has_ended else None,
         silent,
+        has_ended,
     )

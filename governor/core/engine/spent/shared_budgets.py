@@ -25,6 +25,7 @@ ADMIT_NS: Final = 30 * NS_PER_S
 # A grant is held back for: a governor that a service manager starts again, and two ticks.
 ALLOWANCE_NS: Final = 15 * NS_PER_S
 SILENT_NS: Final = 10 * NS_PER_S  # Of the store, before it is told.
+UNRETURNED: Final = "shared_unreturned"
 _DENIED: Final = (Why.NOTHING_LEFT, Why.LOWERED, Why.REFUSED)
 _WORDS: Final = {
     Why.NOTHING_LEFT: "all of its ceiling is granted",
@@ -42,8 +43,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
     shared = node.shared
     if shared is None:
         return []
-    shared.forget(shared.reservations.forget_over())
-    effects: list[Effect] = _reboot(shared)
+    effects: list[Effect] = [*_reboot(shared), *_given_back(shared)]
     covered: set[Name] = set()
     for managed in node.runs.values():
         if node.pays_nothing(managed) or _has_ended(managed):
@@ -55,6 +55,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
     for name, grant in shared.reservations.grants.items():
         if name not in covered:
             shared.reservations.end(*name, max(node.ledger.spend(grant.run), grant.use.spent_usd_micros))
+            effects += _unreturned(shared, grant, at)
     return [*effects, *_asks(node, shared, at)]
 
 
@@ -168,6 +169,27 @@ def _state(shared: Shared, grant: Grant, cap: Cap | None, at: MonoNs) -> tuple[s
         left = f"what is granted lasts {format_duration(lasts)}" if lasts is not None else "nothing is spent now"
         return kind, f"{why}; {left}, then it is halted"
     return "", f"etcd grants again: {format_usd(UsdMicros(grant.sure_usd_micros))}"
+
+
+def _unreturned(shared: Shared, grant: Grant, at: MonoNs) -> list[Effect]:
+    """Said once of a run that has ended: nobody else may spend what it held."""
+    is_silent = grant.silent_since is not None and at - grant.silent_since >= SILENT_NS
+    if not is_silent or not shared.note_told((grant.scope, grant.run), UNRETURNED):
+        return []
+    held = format_usd(UsdMicros(grant.held_usd_micros))
+    text = (
+        f"run {grant.run} in {grant.scope}: it has ended, and its {held} cannot be given back: "
+        f"{_WORDS[grant.why or Why.SILENT]}; it is asked again and again"
+    )
+    return [Alarm(UNRETURNED, grant.run, text)]
+
+
+def _given_back(shared: Shared) -> list[Effect]:
+    """Forget the grants that are settled. Whoever was told that etcd is silent is told that it is not."""
+    over = shared.reservations.forget_over()
+    told = [name for name in over if shared.told.get(name) in (UNRETURNED, "shared_silent")]
+    shared.forget(over)
+    return [Alarm("shared_again", run, f"run {run} in {scope}: what it held is given back") for scope, run in told]
 
 
 def _lasts(grant: Grant) -> DurationNs | None:

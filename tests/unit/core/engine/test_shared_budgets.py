@@ -175,6 +175,29 @@ def test_a_silence_that_ends_is_told_and_halts_nobody() -> None:
     assert not halted(effects)
 
 
+def test_a_grant_that_cannot_be_given_back_is_told_and_shown_until_it_is() -> None:
+    world = World(3)
+    world.join()
+    ended = next(second for second in range(1, 150) if halted(world.until(second, second - 1)))
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    assert world.node.shared is not None
+    held = world.row.held_usd_micros
+    world.is_cut = True
+    end_billing(world, incident.incident_id, ended + 5)
+    effects = world.until(ended + 40, ended + 5)
+    assert alarms(effects) == ["shared_unreturned"], "told once"
+    (standing,) = world.node.shared.reservations.standings(at(ended + 40))
+    assert (standing.has_ended, standing.must_halt) == (True, False)
+    assert standing.granted_usd_micros == held, "as etcd has it"
+    assert standing.used_usd_micros < held
+    world.is_cut = False
+    effects = world.until(ended + 60, ended + 40)
+    assert alarms(effects) == ["shared_again"]
+    assert world.node.shared.reservations.standings(at(ended + 60)) == []
+    assert world.row.held_usd_micros == 0
+
+
 def test_the_journal_has_a_grant_before_less_is_asked_for() -> None:
     world = World(1_000)
     world.join()

@@ -43,13 +43,13 @@ class Governor(Service):
 
     def __init__(
         self, node: Any, *, policy: str = POLICY, stop: str = "instance", toml: str = "", clock_off_s: int = 0,
-        usd_per_hour: float = USD_PER_HOUR,
+        usd_per_hour: float = USD_PER_HOUR, has_cloud: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(node.place, stop=stop, policy=policy)
         self.node = node
         self.environ = off_by(clock_off_s, node.place) if clock_off_s else {}
         text = TOML.format(name=node.name, place=node.place, usd_per_hour=usd_per_hour)
-        self.config.write_text(text + cloud_table(node.cloud) + toml)
+        self.config.write_text(text + (cloud_table(node.cloud) if has_cloud else "") + toml)
 
     def begin(self) -> None:
         """Start it, and do not wait: several come up together."""
@@ -79,6 +79,11 @@ class Governor(Service):
     def reports(self) -> list[dict[str, Any]]:
         """The incidents on the node's disk: they are there after the governor, too."""
         return [json.loads(path.read_text()) for path in sorted(Path(self.work, "state", "incidents").glob("*.json"))]
+
+    def alarms(self) -> list[str]:
+        """The names of all that it has told, in their order."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line["name"] for line in lines if line.get("event") == "alarm"]
 
     def incident(self) -> dict[str, Any]:
         """The one that there is."""

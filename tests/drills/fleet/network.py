@@ -17,6 +17,7 @@ CLONE_NEWNET = 0x40000000
 NET = "10.77.0"
 NOBODYS = "02:77:00:00:ff:ff"  # A card that no node has: what is sent to it nobody hears.
 BRIDGE = "nodes"
+BRIDGES_CARD = "02:77:00:00:fe:01"  # Its own: else it has the least of those plugged in, and changes with a cut.
 
 T = TypeVar("T")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -65,14 +66,27 @@ class Network:
 
         own = Path("/proc/thread-self/ns/net")
         self.namespace = _apart(unshared, lambda: os.open(own, os.O_RDONLY | os.O_CLOEXEC))
-        self.ip(f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
+        bridge = f"link add {BRIDGE} address {BRIDGES_CARD} type bridge"
+        self.ip(bridge, f"link set {BRIDGE} up", "link set lo up")
 
     def ip(self, *orders: str, of: str | None = None) -> None:
         """iproute2 on this network, or in the namespace with this path."""
-        at = of or f"/proc/{os.getpid()}/fd/{self.namespace}"
-        argv = ["nsenter", f"--net={at}", "ip", "-batch", "-"]
+        argv = [*self.entered(of), "ip", "-batch", "-"]
         done = subprocess.run(argv, input="\n".join(orders) + "\n", text=True, capture_output=True)
         assert done.returncode == 0, f"{orders}: {done.stderr}"
+
+    def entered(self, of: str | None = None) -> list[str]:
+        """What starts a program in this network, or in the namespace with this path."""
+        return ["nsenter", f"--net={of or f'/proc/{os.getpid()}/fd/{self.namespace}'}"]
+
+    def inside(self, call: Callable[[], T]) -> T:
+        """Call in this network, where `host` serves."""
+        return within(self.namespace, call)
+
+    def host(self, number: int) -> str:
+        """An address on which programs in this network serve the nodes. A node that is cut off does not reach it."""
+        self.ip(f"addr add {address(number)}/24 dev {BRIDGE}")
+        return address(number)
 
     def connect(self, number: int, pid: int, numbers: range) -> None:
         """Lay a cable to the node with this number, whose namespace `pid` has.

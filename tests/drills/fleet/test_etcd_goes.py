@@ -180,9 +180,11 @@ def test_without_etcd_a_run_lives_on_its_grant_and_is_halted_when_that_is_used_u
         told = first.alarms()
         assert told.index("shared_silent") < told.index("shared_denied"), "it said how long that lasts"
         assert (own["why"], own["lasts_s"] is not None) == ("silent", True)
-        assert decided["evidence"]["ceiling_usd_micros"] == held[name].granted_usd_micros, (
-            "nothing was added"
+        spend, reserve, ceiling = (
+            decided["evidence"][f"{what}_usd_micros"] for what in ("spend", "reserve", "ceiling")
         )
+        assert ceiling == held[name].granted_usd_micros, "nothing was added"
+        assert spend + reserve >= ceiling, "and nothing was left"
         talk.until_all_know(what="gone")
         spent = talk.until_spend_adds_up()
         budget.etcd.start()

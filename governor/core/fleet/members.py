@@ -202,6 +202,7 @@ class Members:
                 MonoNs(one.spoke_at - one.told.still_ns) if one.told.still_ns is not None else None,
                 one.told.is_excused,
                 one.is_silent,
+                one.spoke_at,
             )
             for one in self.by_node.values()
             if not one.is_done

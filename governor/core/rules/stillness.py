@@ -15,6 +15,8 @@ STACK_FRAMES_SHOWN: Final = 12
 STARTS_MIN: Final = 2
 # For other nodes. A rule of theirs may take more of them for a start.
 FIRST_STEPS: Final = 20
+BEAT_FRESH_NS: Final = 5 * NS_PER_S
+QUIET_NS: Final = 120 * NS_PER_S  # A native call may hold the interpreter's lock for so long.
 FRAME_CHARS_MAX: Final = 100  # In a sentence.
 
 
@@ -34,9 +36,16 @@ def still_since(run: Run) -> MonoNs | None:
     return moved_at(ranks) if ranks else None
 
 
-def is_excused(run: Run) -> bool:
+def is_excused(run: Run, at: MonoNs) -> bool:
     """Whether one of its ranks does what may take long, so that the others wait for it: anything but computing."""
-    return run.attempt_step < FIRST_STEPS or any(not computes(rank) or is_first_step(rank) for rank in judged(run))
+    if run.attempt_step < FIRST_STEPS:
+        return True
+    return any(not computes(rank) or is_first_step(rank) or _is_quiet(rank, at) for rank in judged(run))
+
+
+def _is_quiet(rank: Rank, at: MonoNs) -> bool:
+    """Whether it sends no beats, and not for so long that something must be wrong."""
+    return _is_silent(rank, at, BEAT_FRESH_NS) and at - rank.progress_at < QUIET_NS
 
 
 def is_first_step(rank: Rank) -> bool:

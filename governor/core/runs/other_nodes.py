@@ -17,6 +17,7 @@ class OtherNode:
     moved_at: MonoNs | None  # When the last of its ranks moved. None: none is connected there.
     is_excused: bool  # A rank there does what may take long: it starts, evaluates, saves, waits for its data.
     is_silent: bool  # Its governor has not spoken for five seconds: what it told before is no news.
+    spoke_at: MonoNs = MonoNs(0)
 
 
 def last_moved(own: MonoNs, others: Sequence[OtherNode]) -> MonoNs:
@@ -37,6 +38,11 @@ def excused(others: Sequence[OtherNode]) -> bool:
 def silent(others: Sequence[OtherNode]) -> list[str]:
     """The nodes whose governors are silent. Whether their ranks move, nobody knows."""
     return [one.node for one in others if one.is_silent]
+
+
+def silent_since(others: Sequence[OtherNode]) -> MonoNs:
+    """When the last of the silent governors spoke. Until then its ranks stood where it has told."""
+    return max((one.spoke_at for one in others if one.is_silent), default=MonoNs(0))
 
 
 def say_silent(others: Sequence[OtherNode]) -> str:

@@ -79,7 +79,7 @@ def _told_run(node: Node, managed: ManagedRun, at: MonoNs) -> ToldRun:
         has_first=0 in run.known_ranks(),
         step=run.step,
         still_ns=at - still if (still := stillness.still_since(run)) is not None else None,
-        is_excused=stillness.is_excused(run),
+        is_excused=stillness.is_excused(run, at),
         spend_usd_micros=spend,
         rate_usd_micros_per_hour=last_rate(node, managed) if run.alive else UsdMicros(0),
         may_stop=not node.facts.observe and stop_target(node, managed) is StopTarget.INSTANCE,

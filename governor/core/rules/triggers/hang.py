@@ -13,7 +13,7 @@ from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
 from governor.core.rules import log_rhythm, stillness
 from governor.core.rules.trigger import FOREVER, STEP_S_MAX, Key, Trigger
-from governor.core.runs.other_nodes import excused, last_moved, ranks_of, say_silent, silent
+from governor.core.runs.other_nodes import excused, last_moved, ranks_of, say_silent, silent, silent_since
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
 # The number of intervals between a log's records that are kept: an hour of records at one a minute.
@@ -79,8 +79,8 @@ class Hang(Trigger):
 
     *Ranks on other nodes* count as their governors tell: a rank that moves there excuses all, one that starts,
     evaluates, saves or waits for its data has the longest of these limits, and with all of them the world is covered.
-    A node whose governor is silent is like a silent rank: the tight limit, at least `silent_min`. Of ranks of which
-    no governor has told, nothing is known, and the loose limits hold.
+    A node whose governor is silent is like a silent rank: the tight limit, at least `silent_min`, since its last word.
+    Of ranks of which no governor has told, nothing is known, and the loose limits hold.
 
     *A log without ranks*: the longest of three. One is `between_limit`. One is `log_gap_times` its median rhythm, at
     most `start_limit_without_beats` plus one median. One is `silence_times` its longest pause that ended well, at most
@@ -234,9 +234,10 @@ class Hang(Trigger):
         is_covered = len(ranks) + ranks_of(run.other_nodes) >= run.world_size
         tight_ns = self._tight_ns(run, ranks, moved_at) if is_covered else None
         limits = [self._rank_limit(rank, at, run, tight_ns) for rank in ranks]
-        slowest = max([*limits, *self._elsewhere(run, tight_ns)], key=lambda limit: limit.ns)
+        limits.extend(self._elsewhere(run, tight_ns))
+        slowest = max(limits, key=lambda limit: max(moved_at, limit.since) + limit.ns)
         data = self._data_limit(ranks, at, run, tight_ns)
-        if data is not None and max(moved_at, data.since) + data.ns <= moved_at + slowest.ns:
+        if data is not None and max(moved_at, data.since) + data.ns <= max(moved_at, slowest.since) + slowest.ns:
             return data, tight_ns
         return slowest, tight_ns
 
@@ -246,7 +247,8 @@ class Hang(Trigger):
             longest = max(self._ns[name] for name in _LOOSE)
             yield _Limit(longest, "overdue_elsewhere", None)
         if tight_ns is not None and silent(run.other_nodes):
-            yield _Limit(max(tight_ns, self._ns["silent_min"]), "node_silent", None)
+            limit_ns = max(tight_ns, self._ns["silent_min"])
+            yield _Limit(limit_ns, "node_silent", None, silent_since(run.other_nodes))
 
     def _data_limit(self, ranks: list[Rank], at: MonoNs, run: Run, tight_ns: int | None) -> _Limit | None:
         """The limit while some ranks sleep in their data and all others wait for them."""

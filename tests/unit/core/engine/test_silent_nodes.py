@@ -74,6 +74,28 @@ def test_a_node_that_died_is_named_after_two_minutes_and_its_run_is_halted_witho
     assert [(part.node, part.is_silent) for part in incident.nodes.values()] == [("node-b", True)]
 
 
+def test_a_governor_that_is_away_for_a_minute_while_its_ranks_evaluate_ends_no_run() -> None:
+    """All have stood still for three minutes by then. What it has told counts until it was silent for two."""
+    excused = lambda second: told(second, still_ns=(second - 30) * NS_PER_S, is_excused=True)  # noqa: E731
+    assert halted_after(standing(), lambda second: excused(second) if not 200 < second < 260 else None) is None
+    assert halted_after(standing(), lambda second: excused(second) if second <= 200 else None) in range(320, 323)
+
+
+def test_a_rank_without_beats_excuses_the_other_nodes_for_as_long_as_its_own() -> None:
+    """A native call may hold the interpreter's lock. Two minutes, as the rule has it for a rank on this node."""
+    node = standing()
+    for second in (31, 32):
+        beats = [
+            Beat(at(second), ConnectionId(rank + 1), "llama", rank, 30, "train", at(30), in_step=True)
+            for rank in (2, 3)
+        ]
+        play(node, *beats, tick(second))
+    assert not says(node, 36.5).is_excused
+    assert says(node, 38).is_excused, "it has sent no beat for five seconds"
+    assert says(node, 149).is_excused
+    assert not says(node, 151).is_excused, "two minutes behind its last progress"
+
+
 def test_ranks_of_which_no_governor_has_told_keep_the_loose_limit() -> None:
     node = make_node(rule("hang", params=defaults(load()["hang"].KEYS)), cloud="none")
     play(node, tick(0), *(hello(rank, 0, world_size=4, job=JOB) for rank in (2, 3)))

@@ -11,6 +11,7 @@ from governor.core.engine.managed_run import Launch, ManagedRun, RunHistory
 from governor.core.engine.node import PROTECTED, Node, claim_of
 from governor.core.engine.run_forecast import plan_of, token_prices
 from governor.core.events.effects import PersistRuns, Record
+from governor.core.fleet.member_rows import members_row
 from governor.core.fleet.shared import restore_shared
 from governor.core.halt.left_launch import process_row
 from governor.core.money.charges import UNALLOCATED, Line
@@ -124,7 +125,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "hold_reason": managed.history.hold_reason,
         "halts_wall": list(managed.history.halts_wall),
         **_one_offs_row(managed),
-        **_nodes_row(managed),
+        **_nodes_row(managed, at),
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "plan": plan_row(plan_of(managed)),  # Windows have it too, but the first may be hours away.
         **_prices_row(managed),
@@ -136,11 +137,11 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
     }
 
 
-def _nodes_row(managed: ManagedRun) -> Mapping[str, Any]:
+def _nodes_row(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any]:
     """Of a launch with several nodes, and of a run that had one."""
-    run, charged = managed.run, managed.history.members.row()
+    run = managed.run
     launch = {"job": run.job, "world_size": run.world_size} if run.job else {}
-    return launch | ({"other_nodes": dict(charged)} if charged else {})
+    return launch | members_row(managed.history.members, at)
 
 
 def _bought_row(history: RunHistory) -> Mapping[str, Any]:

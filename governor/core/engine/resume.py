@@ -33,7 +33,7 @@ from governor.core.engine.metering import charge_unstored
 from governor.core.engine.node import RUNS_MAX, Node, make_past
 from governor.core.engine.node_journal import metered_until, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
-from governor.core.fleet.members import Members
+from governor.core.fleet.member_rows import members_of
 from governor.core.halt import table
 from governor.core.halt.elsewhere import ends_unseen, leave_unseen
 from governor.core.halt.left_launch import process_of
@@ -255,7 +255,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.history.one_offs = OneOffs(*(int(usd_micros) for usd_micros in snapshot.get("one_offs", ())))
     unweighed = dict(snapshot.get("unweighed", {}))
     managed.money.unweighed = {str(name): Unweighed.of(row) for name, row in unweighed.items()}
-    managed.history.members = Members.of(snapshot.get("other_nodes", {}))
+    managed.history.members = members_of(snapshot, run.run, run.uid, run.job, same_boot=same_boot)
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
     managed.history.begins_to_pay(BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began)

@@ -78,18 +78,34 @@ class Member:
     spoke_at: MonoNs
     is_silent: bool = False  # As the last tick has seen it.
     is_long_silent: bool = False  # Somebody else may use its machine by now.
+    is_of_before: bool = False  # The governor before this one has its word.
 
     def silent_at(self, halted_at: MonoNs | None = None) -> MonoNs:
         """From when on it counts as silent if nothing more is heard. `halted_at`: see Members.fall_silent."""
-        by_beats = self.spoke_at + SILENT_BEATS * self.machine.beat_ns
+        by_beats = self.spoke_at + self.speaks_in_ns
         if halted_at is None or self.is_done:
             return MonoNs(by_beats)
         return MonoNs(min(by_beats, max(self.spoke_at, halted_at) + SILENT_NS))
 
     @property
+    def speaks_in_ns(self) -> int:
+        """Who says nothing for so long is silent."""
+        return SILENT_BEATS * self.machine.beat_ns
+
+    @property
     def is_done(self) -> bool:
         """Whether no process of the run is left there, as its governor has seen it."""
         return not self.told.is_alive or (self.told.halt is not None and self.told.halt.gone)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it may have charged since its last word what counts. Of one that speaks each second it does not."""
+        return self.is_silent or self.is_of_before or self.machine.beat_ns > BEAT_NS
+
+    def may_have_charged(self, at: MonoNs) -> int:
+        """In micro-dollars: what it has told, and its last rate since then if it has not ended."""
+        rate = (self.told.rate_usd_micros_per_hour or 0) if self.told.is_alive else 0
+        return (self.told.spend_usd_micros or 0) + max(0, at - self.spoke_at) * rate // NS_PER_HOUR
 
 
 @dataclass(slots=True)
@@ -100,6 +116,10 @@ class Members:
     by_node: dict[str, Member] = field(default_factory=dict)
     # What each other node has charged to the run, over all launches, as far as anybody has told.
     charged: dict[str, int] = field(default_factory=dict)
+    # And what one may have charged until its machine was read back, or until the launch was over in which it fell
+    # silent. Its next own word replaces that.
+    assumed: dict[str, int] = field(default_factory=dict)
+    ended_at: MonoNs | None = None  # When the launch was over here.
     words: dict[str, MonoNs] = field(default_factory=dict)  # When each of them spoke last, of this launch or another.
     since: MonoNs | None = None  # The first tick of this governor. Who speaks, it hears within seconds.
     ask_again: dict[str, MonoNs] = field(default_factory=dict)  # When the machine of a silent node is asked for again.
@@ -118,11 +138,24 @@ class Members:
             self.has_unwritten, self.written_at = False, at
         return is_due
 
-    def begin(self, job: str) -> None:
+    def begin(self, job: str, at: MonoNs) -> None:
         """Another launch begins: the nodes of the one before speak for it no more. Their money stays."""
-        if job != self.job:
-            self.job = job
-            self.by_node.clear()
+        if job == self.job:
+            return
+        over_at = at if self.ended_at is None else min(at, self.ended_at)
+        for name, one in self.by_node.items():
+            self.assume(name, one.may_have_charged(over_at))
+        self.job, self.ended_at = job, None
+        self.by_node.clear()
+
+    def note_over(self, ended_at: MonoNs | None) -> None:
+        """Since when the launch is over here. None: it goes on."""
+        self.ended_at = ended_at
+
+    def assume(self, node: str, usd_micros: int) -> None:
+        """Count so much for it, if it is more than anybody has told."""
+        if usd_micros > self.charged.get(node, 0) and (node in self.assumed or len(self.assumed) < NODES_MAX):
+            self.assumed[node] = usd_micros
 
     def hear(self, at: MonoNs, machine: NodeTold, told: ToldRun) -> None:
         """Take a node's word of this launch."""
@@ -131,6 +164,7 @@ class Members:
             machine = replace(machine, instance_id=known.machine.instance_id)
         if known is None and len(self.by_node) >= NODES_MAX:
             return
+        self.assumed.pop(machine.node, None)
         self.by_node[machine.node] = Member(replace(machine, runs=()), told, at)
 
     def note_word(self, node: str, at: MonoNs) -> None:
@@ -138,9 +172,10 @@ class Members:
         if node in self.by_node or node in self.words:
             self.words[node] = at
 
-    def note_read_back(self, node: str) -> None:
+    def note_read_back(self, node: str, at: MonoNs) -> None:
         """Its machine was read back: it costs nothing more."""
         if (known := self.by_node.get(node)) is not None:
+            self.assume(node, known.may_have_charged(at))
             known.told = replace(known.told, is_alive=False)
 
     def count(self, told: Iterable[tuple[str, int]], own: str, speaker: str = "") -> None:
@@ -151,6 +186,8 @@ class Members:
                 if not strangers:
                     continue
                 del self.charged[min(strangers, key=self.charged.__getitem__)]
+            if node == speaker:
+                self.assumed.pop(node, None)
             if node != own and (node in self.charged or len(self.charged) < NODES_MAX):
                 self.charged[node] = max(usd_micros, self.charged.get(node, 0))
 
@@ -162,7 +199,9 @@ class Members:
         self.since = at if self.since is None else self.since
         for one in self.by_node.values():
             one.is_long_silent = at - one.spoke_at >= KNOWN_NS
-        fallen = [one for one in self.by_node.values() if not one.is_silent and at >= one.silent_at(halted_at)]
+        # Who spoke to the governor before this one may not have had its turn to speak to us.
+        waited = (one for one in self.by_node.values() if not one.is_of_before or at - self.since >= one.speaks_in_ns)
+        fallen = [one for one in waited if not one.is_silent and at >= one.silent_at(halted_at)]
         for one in fallen:
             one.is_silent = True
         return fallen
@@ -213,9 +252,10 @@ class Members:
 
         Of a node that speaks each second that is too little to count.
         """
-        late = (one for one in self.by_node.values() if one.is_silent or one.machine.beat_ns > BEAT_NS)
-        since = (_since(one, at) for one in late if one.told.is_alive)
-        return UsdMicros(sum(self.charged.values()) + sum(since))
+        late = ((name, one) for name, one in self.by_node.items() if one.is_late and one.told.is_alive)
+        may = self.assumed | {name: one.may_have_charged(at) for name, one in late}
+        beyond = (max(0, usd_micros - self.charged.get(node, 0)) for node, usd_micros in may.items())
+        return UsdMicros(sum(self.charged.values()) + sum(beyond))
 
     @property
     def rate_usd_micros_per_hour(self) -> UsdMicros:
@@ -232,19 +272,6 @@ class Members:
         """The counters of nodes that do not speak for themselves. The largest come first: a message has its limit."""
         gone = [(node, usd_micros) for node, usd_micros in self.charged.items() if not self.speaks(node)]
         return tuple(sorted(gone, key=lambda one: (-one[1], one[0])))
-
-    def row(self) -> Mapping[str, int]:
-        """Plain JSON of what outlives a restart: the money. Who is there is told anew within a second."""
-        return dict(self.charged)
-
-    @classmethod
-    def of(cls, row: Any) -> Members:
-        """TypeError or ValueError when it is none of ours. An older journal has none."""
-        return cls(charged={str(node): int(usd_micros) for node, usd_micros in dict(row).items()})
-
-
-def _since(member: Member, at: MonoNs) -> int:
-    return max(0, at - member.spoke_at) * (member.told.rate_usd_micros_per_hour or 0) // NS_PER_HOUR
 
 
 # --- a halt over several nodes ------------------------------------------------------------------------------------

@@ -60,8 +60,10 @@ def _of_launch(node: Node, told: ToldRun) -> ManagedRun | None:
 
 def _take(node: Node, managed: ManagedRun, machine: NodeTold, told: ToldRun, at: MonoNs) -> list[Effect]:
     members = managed.history.members
-    members.begin(managed.run.job or "")
+    members.begin(managed.run.job or "", at)
     was_silent = machine.node in members.by_node and not members.speaks(machine.node)
+    if machine.node not in members.by_node:
+        node.request_persist()  # If it falls silent, the governor after this one must know of it.
     members.hear(at, machine, told)
     effects: list[Effect] = []
     if was_silent:
@@ -187,7 +189,8 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     effects: list[Effect] = []
     for managed in node.runs.values():
         members = managed.history.members
-        members.begin(managed.run.job or "")
+        members.begin(managed.run.job or "", at)
+        members.note_over(managed.run.ended_at)
         for member in members.fall_silent(at, _halted_at(managed)):
             effects += _tell_silent(node, managed, members, member, at)
         if members.by_node or managed.run.other_nodes:

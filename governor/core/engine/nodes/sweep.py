@@ -64,7 +64,7 @@ def on_other_stopped(node: Node, seen: OtherStopped) -> list[Effect]:
     part = replace(before, stopped=stopped, verified=verified, gone=before.gone or verified)
     incident.take_nodes({seen.node: part})
     if verified:
-        managed.history.members.note_read_back(seen.node)
+        managed.history.members.note_read_back(seen.node, seen.at)
     incident.note(seen.at, node.wall(seen.at), NODE_STOPPED, node=seen.node, state=seen.reason)
     kept: list[Effect] = [incidents.persist_incident(node, managed)]
     if seen.reason != NOT_ALLOWED:

@@ -11,9 +11,6 @@ from typing import Final
 
 from governor.adapters import clouds, schedulers
 from governor.adapters.machine.clock import SystemClock
-from governor.adapters.peers.datagrams import UdpPeers
-from governor.adapters.peers.opening import open_peers
-from governor.adapters.peers.udp import PeersUnavailable
 from governor.adapters.plugins import ConfigError
 from governor.app import pricing
 from governor.core.base.identity import SchedulerFacts, SchedulerJob, job_parts
@@ -106,14 +103,6 @@ def load_price_source(settings: Settings) -> PriceSource | None:
         return pricing.load_source(settings)
     except ConfigError as error:
         raise CannotStart(str(error)) from error
-
-
-def load_peers(settings: Settings, clock: SystemClock) -> tuple[UdpPeers | None, str | None]:
-    """The governors of other nodes, by [peers]; or why they cannot be told. The start continues without them."""
-    try:
-        return open_peers(settings.peers, settings.node.name, clock), None
-    except PeersUnavailable as error:
-        return None, f"peers: {error}; a halt of this node tells no other node"
 
 
 def today(clock: SystemClock) -> Day:

@@ -36,7 +36,6 @@ from governor.app.machine_watch import MachineWatch
 from governor.app.node_facts import (
     CannotStart,
     load_cloud,
-    load_peers,
     load_price_source,
     load_scheduler,
     make_directory,
@@ -46,6 +45,7 @@ from governor.app.node_facts import (
     start_report,
     today,
 )
+from governor.app.peers import PeersPart
 from governor.app.pricing import PriceWatch
 from governor.app.settings_file import places_told, second_place
 from governor.core.base.identity import ProcessId
@@ -131,7 +131,7 @@ class Governor:
         reports = paths.state_dir / "incidents"
         taken, self.elsewhere = take_up(self.node, self.journal, self.processes, self.clock, reports)
         alarms = (Alarm(one.kind.value, None, one.line) for one in self.price.alarms)
-        self.begin = [*taken, *alarms, *self._without_peers(exclusive), *tell_fall_backs(self.node, ()), *unread]
+        self.begin = [*taken, *alarms, *self.others.alarms(), *tell_fall_backs(self.node, ()), *unread]
         # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -146,17 +146,14 @@ class Governor:
         self._begin_streams()
 
     def _facts(self, *, is_run: bool) -> NodeFacts:
-        self.peers, self.peers_problem = load_peers(self.settings, self.clock)
-        self._closers += [self.peers.close] if self.peers is not None else []
+        self.others = PeersPart(self.settings.peers, self.settings.node.name, self.clock, is_run=is_run)
+        self._closers.append(self.others.close)
         known = self.settings, self.cloud, self.preflight, self.scheduler, self.price, self.clock.boot_id
-        lines, has_peers = lines_of(self.settings.line, today(self.clock)), self.peers is not None
+        lines, has_peers = lines_of(self.settings.line, today(self.clock)), self.others.peers is not None
         return node_facts(*known, lines, exclusive=is_run, has_peers=has_peers)
 
     def _post(self, event: Event) -> None:
         self.daemon.post(event)  # It is built last.
-
-    def _without_peers(self, is_run: bool) -> list[Alarm]:
-        return [Alarm("peers_off", None, self.peers_problem)] if self.peers_problem and not is_run else []
 
     def _attended(self) -> tuple[ProcessId, ...]:
         return self.daemon.supervised.processes if self.daemon.supervised is not None else ()
@@ -218,7 +215,7 @@ class Governor:
             process_killer=ProcessKiller(self.processes, os.getpid(), facts.redact_keys, own_processes, has_cap_kill()),
             post=self._post,
             cloud=self.cloud,
-            peers=self.peers,
+            peers=self.others.peers,
             scheduler=self.scheduler,
         )
         daemon = Daemon(
@@ -232,7 +229,7 @@ class Governor:
             halt_marks=self.halt_marks.file,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
-            sources=[*self.streams, *self.machine.sources(), self.prices, self.halt_marks],
+            sources=[*self.streams, *self.machine.sources(), self.prices, self.halt_marks, self.others],
         )
         if self.fleet is not None:
             performer.calls.ask_by(self.fleet.worker.ask)
@@ -338,7 +335,7 @@ class Governor:
                 "price": self.prices.chosen.document(),
                 "alerts": self.alerts.document(),
                 "gpu_status": self.gpus.status,
-                "peers": self.peers.document() if self.peers is not None else self.peers_problem,
+                "peers": self.others.document(),
                 "fleet": self.fleet.document() if self.fleet is not None else None,
                 "gpus_unread": self.machine.gpu_watch.unread,
             },
@@ -361,7 +358,7 @@ class Governor:
     def lines(self) -> list[str]:
         """What start-up reports: what a halt does, what stays billed, what is wrong."""
         fleet_problem = self.fleet.problem if self.fleet is not None else None
-        found = (self.journal_problem, self.metrics_problem, self.peers_problem, fleet_problem)
+        found = (self.journal_problem, self.metrics_problem, self.others.problem, fleet_problem)
         return start_report(
             self.node, self.preflight, self.scheduler, self.price,
             remarks=files.remarks(

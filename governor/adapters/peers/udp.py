@@ -18,7 +18,14 @@ _RCVBUFFORCE: Final = 33
 
 
 class PeersUnavailable(Exception):  # noqa: N818 - as SocketUnavailable: a state of the world, and no fault of ours.
-    """The port or the secret cannot be had: one line that says what to do."""
+    """The port or the secret cannot be had: one line that says what to do.
+
+    `may_pass`: another program has the port, or no interface has the address yet.
+    """
+
+    def __init__(self, text: str, *, may_pass: bool = False) -> None:
+        super().__init__(text)
+        self.may_pass = may_pass
 
 
 def is_anywhere(listen: HostPort) -> bool:
@@ -40,7 +47,7 @@ def bound(listen: HostPort) -> socket.socket:
     except OSError as error:
         why = error.strerror or type(error).__name__
         text = f"peers.listen {listen}: {why}; end what has the port (ss -ulpn), or set another one on every node"
-        raise PeersUnavailable(text) from None
+        raise PeersUnavailable(text, may_pass=error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)) from None
 
 
 def _socket(family: socket.AddressFamily, place: tuple[str, int]) -> socket.socket:

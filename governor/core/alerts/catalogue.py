@@ -110,6 +110,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "peer_same_name": Severity.WARNING,
         "peer_silent": Severity.CRITICAL,
         "peer_stays_billed": Severity.CRITICAL,
+        "peers_again": Severity.INFO,
         "peers_off": Severity.CRITICAL,
         "price_assumed": Severity.INFO,
         "price_contradiction": Severity.WARNING,

@@ -69,7 +69,7 @@ class NodeFacts:
     granularity_ns: DurationNs = DurationNs(0)
     scheduler: SchedulerFacts = SchedulerFacts()
     observe: bool = False
-    has_peers: bool = False  # Governors of other nodes can be told and heard.
+    has_peers: bool = False  # Governors of other nodes can be told and heard, at once or when their port is had.
     idle_stop_ns: DurationNs | None = None  # From costgov.toml. 0: off; None: the policies decide.
     # Under `costgov run`, the one launched command is the node's tenant.
     exclusive: bool = False

@@ -180,7 +180,7 @@ class SourceTrouble:
     """What a source of events must tell a person, each time it begins. `alarm`: its name. `text`: and what to do."""
 
     at: MonoNs
-    run: str | None
+    run: str | None  # None: it is of no run.
     alarm: str
     text: str
 

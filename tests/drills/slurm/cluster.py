@@ -222,15 +222,3 @@ def _ports(count: int) -> list[int]:
     for one in held:
         one.close()
     return ports
-
-
-def shown(work: Path, environ: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The incident as the journal has it, and as `costgov incident show` tells of it."""
-    argv = [f"{BIN}/costgov", "incident", "show", "last", "--config", str(work / "costgov.toml")]
-    told = [
-        subprocess.run(words, env={**environ, "HOME": str(work), "COLUMNS": "300"}, capture_output=True, text=True,
-                       timeout=60, check=False)
-        for words in ([*argv, "--json"], argv)
-    ]  # fmt: skip
-    assert told[0].returncode == 0, told[0].stderr + (work / "out").read_text()
-    return json.loads(told[0].stdout), told[1].stdout + told[1].stderr

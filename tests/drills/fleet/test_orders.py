@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from governor.cli.common import ExitCode
-from tests.contract.fleet.etcd_server import Server
-from tests.drills.fleet.test_shared_budget import Member, etcd, member
+from tests.contract.fleet.etcd_server import Member as Etcd
+from tests.drills.fleet.conftest import MakeMember
+from tests.drills.fleet.members import Member
 from tests.drills.halt.conftest import BIN, SAFETY_S
-
-__all__ = ["etcd", "member"]  # Fixtures.
-Make = Callable[..., Member]
 
 
 def costgov(*words: str) -> subprocess.CompletedProcess[str]:
@@ -27,18 +24,16 @@ def ask(one: Member, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def training(etcd: Server, member: Make, *names: str) -> list[Member]:
-    members = [member(name, etcd, 1_000.0) for name in names]
+def training(member: MakeMember, *names: str) -> list[Member]:
+    members = [member(name, 1_000.0) for name in names]
     for one in members:
         one.train()
         one.until(lambda one=one: ask(one)["totals"]["runs"] > 0, "its run is seen")
     return members
 
 
-def test_an_order_halts_every_run_that_it_covers_and_none_begins_until_it_is_released(
-    etcd: Server, member: Make
-) -> None:
-    a, b = training(etcd, member, "a", "b")
+def test_an_order_halts_every_run_that_it_covers_and_none_begins_until_it_is_released(member: MakeMember) -> None:
+    a, b = training(member, "a", "b")
     a.until(lambda: ask(a)["totals"]["runs"] == 2, "both runs are seen")
     given = ask(a, "halt", "label:team=nlp", "--reason", "the data are wrong", "--wait", "60s")
     assert given["left"] == []
@@ -57,7 +52,7 @@ def test_an_order_halts_every_run_that_it_covers_and_none_begins_until_it_is_rel
     assert again.returncode == ExitCode.UNKNOWN
 
 
-def test_a_command_that_an_order_covers_is_not_started(etcd: Server, short_tmp: Path) -> None:
+def test_a_command_that_an_order_covers_is_not_started(etcd: Etcd, short_tmp: Path) -> None:
     alone = Member(short_tmp / "alone", "alone", etcd.url, 1_000.0)
     launch = ("run", "--config", str(alone.config), "--name", "later", "--", "true")
     given = ask(alone, "halt", "run:later", "--reason", "not today")
@@ -69,8 +64,8 @@ def test_a_command_that_an_order_covers_is_not_started(etcd: Server, short_tmp: 
     assert costgov(*launch).returncode == 0
 
 
-def test_a_hold_of_the_fleet_holds_each_run_until_it_is_released(etcd: Server, member: Make) -> None:
-    [a] = training(etcd, member, "a")
+def test_a_hold_of_the_fleet_holds_each_run_until_it_is_released(member: MakeMember) -> None:
+    [a] = training(member, "a")
     given = ask(a, "hold", "fleet", "2h", "--reason", "we look")
     a.until(lambda: a.run("run-a")["hold"] is not None, "it is held")
     assert given["id"] in a.run("run-a")["hold"]["reason"]
@@ -78,8 +73,8 @@ def test_a_hold_of_the_fleet_holds_each_run_until_it_is_released(etcd: Server, m
     a.until(lambda: a.run("run-a")["hold"] is None, "it is held no more")
 
 
-def test_a_governor_that_vanishes_is_silent_and_keeps_its_last_word(etcd: Server, member: Make) -> None:
-    a, b = training(etcd, member, "a", "b")
+def test_a_governor_that_vanishes_is_silent_and_keeps_its_last_word(member: MakeMember) -> None:
+    a, b = training(member, "a", "b")
     a.until(lambda: ask(a)["totals"]["runs"] == 2, "both runs are seen")
     b.kill9()
     a.until(lambda: ask(a)["totals"]["nodes_silent"] == 1, "its lease ends")

@@ -32,12 +32,15 @@ from governor.core.fleet.scopes import (
     scope_row,
     text_of,
 )
+from governor.daemon.fleet.sweep import ROLES
 
 # As the daemon's: daemon/fleet/presence.py and orders.py.
 KEEP_ALIVE_S: Final = 10.0
 WRITE_S: Final = 60.0
 LEASE_S: Final = 30
 WAIT_S: Final = 30.0
+ROLE_EVERY: Final = 3  # Keep-alives: who looks at silent governors is asked each 30 s.
+TELLER: Final = f"{ROLES}teller"
 SCOPES: Final = 20  # Teams: a grant's transaction meets those of its own team alone.
 CONFLICTS_MAX: Final = 20
 MORE_USD_MICROS: Final = 1_000_000
@@ -143,11 +146,15 @@ class Client:
         await self._present()
         writes = length * ((self.number * 0.618) % 1.0)
         begun = time.monotonic() - KEEP_ALIVE_S * ((self.number * 0.381) % 1.0)
-        start = time.monotonic()
+        start, kept = time.monotonic(), self.number
         while True:
             begun += KEEP_ALIVE_S
             await asyncio.sleep(max(0.0, begun - time.monotonic()))
             await self._timed("/v3/lease/keepalive", {"ID": self._lease})
+            kept += 1
+            if kept % ROLE_EVERY == 0:
+                role = Transaction(((TELLER, 0),), ((TELLER, self._holder.text),), lease=int(self._lease))
+                await self._timed("/v3/kv/txn", transaction_body(role))
             if time.monotonic() - start >= writes:
                 writes += length
                 await self._present()

@@ -20,7 +20,7 @@ from tests.drills.fleet.governors import Governor
 from tests.drills.fleet.nodes import until
 from tests.drills.fleet.shared import Budget, sharing
 from tests.drills.fleet.talking import BAD_RANK, Talk, talking
-from tests.drills.fleet.test_talking import assert_one_halt, assert_one_incident, assert_rank_0_went_last
+from tests.drills.fleet.test_talking import WORTH_S, assert_one_halt, assert_one_incident, assert_rank_0_went_last
 from tests.drills.fleet.test_topology import assert_one_whole_checkpoint
 from tests.drills.halt.conftest import BIN, policy_text
 
@@ -42,7 +42,8 @@ def begin_halt(talk: Talk) -> None:
     """Returns while it is open on every node, and its save waits: rank 0 rests before its next step, as it does now."""
     training = talk.training
     training.steer("pace", 0, "2.0")
-    training.until_step(training.step(0) + 3)
+    training.until_step(training.step(0) + 2)
+    training.until_worth(WORTH_S)
     training.steer("nan", BAD_RANK)
     for governor in talk.governors:
         governor.until(governor.stage, "its halt is open")
@@ -89,6 +90,7 @@ def test_a_halt_ends_and_gives_back_once_where_the_leader_of_etcd_is_killed_mean
         if moment == "while it saves":
             kill_in_the_middle(talk, leader.kill)
         else:
+            talk.training.until_worth(WORTH_S)
             talk.training.steer("nan", BAD_RANK)
             until(lambda: "HALTED" in stages(talk), "the first node has halted")
             leader.kill()

@@ -104,7 +104,8 @@ def test_two_people_at_once_a_governor_that_begins_again_and_a_wrong_clock_are_o
         third.kill9()
         third.start()
         talk.until_halted()
-        assert [process.wait() in (0, 7) for process in asked] == [True, True]
+        assert asked[0].wait() in (0, 7)
+        assert asked[1].wait() in (0, 3, 7), "its governor was killed beside it, or before it was asked"
         talk.until_all_know()
         talk.until_spend_adds_up()
         assert talk.training.running() == []

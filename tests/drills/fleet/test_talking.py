@@ -15,6 +15,8 @@ from tests.drills.fleet.test_topology import assert_all_is_over, assert_one_whol
 
 needs("torch")
 
+WORTH_S = 10.0  # Sixteen ranks on two cores agree within a second, or some.
+
 
 def assert_rank_0_went_last(talk: Talk) -> None:
     """Its node hosts the store: it signals when the others have seen their processes' end, and not before."""
@@ -57,6 +59,7 @@ def test_a_nan_is_one_halt_of_all_nodes_and_each_of_them_knows_its_end(fleet: Ma
     made = fleet(count)
     with talking(made, restarts=1) as talk:
         talk.begin()
+        talk.training.until_worth(WORTH_S)
         talk.training.steer("nan", BAD_RANK)
         assert assert_one_halt(talk) > 0
         step = talk.training.step(0)

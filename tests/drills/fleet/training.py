@@ -111,6 +111,15 @@ class Training:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
+    def until_worth(self, seconds: float) -> None:
+        """Wait until so much work would be lost: a halt waits for a save no longer than that."""
+
+        def worth() -> bool:
+            lines = (self.place / "steps.0").read_text().splitlines()
+            return float(lines[-1].split()[1]) - float(lines[0].split()[1]) >= seconds
+
+        until(worth, f"{seconds} s of work")
+
     def pid(self, rank: int) -> int:
         """This machine's pid of a rank that has attached."""
         if rank not in self._pids:

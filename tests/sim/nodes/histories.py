@@ -103,7 +103,7 @@ def _faults(rng: Random, count: int, kinds: tuple[str, ...], cause: str) -> Faul
 def _ceiling(rng: Random, history: History) -> History:
     """Nodes of several prices, and a ceiling that all of them reach after a minute or two."""
     prices = [UsdMicros(PRICE * rng.choice((1, 2, 5)) // 2) for _ in range(history.count)]
-    lasts_s = rng.uniform(60, 110)
+    lasts_s = rng.uniform(30, 110)
     ceiling = UsdMicros(round(sum(prices) * lasts_s / 3600))
     moved_s = rng.uniform(4, 25) if history.where != 0 and rng.random() < 0.4 else None
     return History(

@@ -9,7 +9,7 @@ from tests.sim.nodes.planted_bugs import BUGS, hunt
 from tests.sim.nodes.world import World
 from tests.sim.test_sim import fresh_seeds
 
-FIXED_SEEDS = range(40)
+FIXED_SEEDS = range(60)
 FRESH_SEEDS = 20  # Of the commit, so that the years search further than one range.
 
 

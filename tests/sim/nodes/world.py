@@ -43,6 +43,7 @@ class World(Stage):
         self.old: list[NodeTold] = []  # Messages of this launch, for a later one.
         self.verdict: tuple[int, int] | None = None  # The first one: when, and what the run had cost.
         self.job = JOB
+        self.blind_ns = 0  # For how long no governor of any of its nodes ran.
 
     def perform(self, machine: Machine, effect: Effect) -> None:
         match effect:
@@ -91,6 +92,11 @@ class World(Stage):
             self._begin_on(machine)
             self.ranks.say_hello(machine)
         self.ranks.begin()
+        self._watch_governors()
+
+    def _watch_governors(self) -> None:
+        self.after(GRID_NS, self._watch_governors)
+        self.blind_ns += 0 if any(self.governs(one.number) for one in self.machines) else GRID_NS
 
     def _begin_on(self, machine: Machine) -> None:
         self.hear(machine, self.tick(machine))

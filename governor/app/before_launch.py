@@ -80,7 +80,7 @@ def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | 
     rate = node.facts.usd_micros_per_hour
     payer = ceiling_run(node, name)
     managed = node.runs.get(payer)
-    if node.facts.observe or not rate or (managed is not None and _is_on_hold(managed, at)):
+    if node.facts.observe or not rate or (managed is not None and managed.history.held(at) is not None):
         return None
     run = managed.run if managed is not None else None
     stage, labels = (run.stage, run.labels) if run is not None else (None, {})
@@ -89,10 +89,6 @@ def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | 
     launch = _Launch(node, name, payer, policy, managed, started, at)
     rules = [rule for rule in policy.rules if _halts_at_once(rule) and rule.applies_to(labels, stage)]
     return next((why for rule in rules for why in _reached(launch, rule, stage, labels.items())), None)
-
-
-def _is_on_hold(managed: ManagedRun, at: MonoNs) -> bool:
-    return managed.history.hold_until is not None and at < managed.history.hold_until
 
 
 def _halts_at_once(rule: Rule) -> bool:

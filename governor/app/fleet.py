@@ -31,6 +31,7 @@ class FleetPart:
     """`problem`: why nobody can be asked. Then nothing is granted, and the start says so."""
 
     worker: FleetWorker
+    sweep: FleetWorker
     watch: OrderWatch
     presence: FleetPresence
     shared: Shared
@@ -39,13 +40,23 @@ class FleetPart:
     def begin(self) -> Callable[[], None]:
         """Returns what ends it. RuntimeError: no thread can be started."""
         self.worker.begin()
+        self.sweep.begin()
         if self.problem is None:
             self.watch.begin()
         return self.close
 
     def close(self) -> None:
         self.watch.close()
+        self.sweep.end_soon()
         self.worker.close()
+        self.sweep.close()
+
+    def stopped(self) -> str | None:
+        """A thread of ours that has ended before its time: a fault of ours, which the log has."""
+        threads = {"grants and rows": self.worker.is_alive, "silent governors": self.sweep.is_alive}
+        threads |= {"orders": self.watch.is_alive or self.problem is not None}
+        gone = [what for what, is_alive in threads.items() if not is_alive]
+        return f"nobody asks etcd for {', '.join(gone)} any more: restart the governor" if gone else None
 
     def await_orders(self) -> None:
         """Before a command is started: an order may forbid it. Who cannot be asked forbids nothing."""
@@ -57,7 +68,7 @@ class FleetPart:
         """For `status`."""
         last = self.worker.last_answer_at
         return {
-            "problem": self.problem,
+            "problem": self.problem or self.stopped(),
             "orders_read": self.watch.has_read,
             "orders": [
                 {"id": one.order_id, "act": one.act.value, "scope": one.scope, "reason": one.reason, "by": one.by}
@@ -92,15 +103,18 @@ def fleet_part(
     holder = Holder(facts.node, facts.boot_id, uuid.uuid4().hex)  # The journal's takes its place, where it has one.
     shared = Shared(fleet.budgets, holder, uuid.uuid4().hex, facts.instance_id)
     problem: str | None = None
-    stores: tuple[FleetStore, FleetStore]
+    stores: list[FleetStore]
     try:
-        stores = open_store(fleet), open_store(fleet)  # A thread of its own for each.
+        stores = [open_store(fleet) for _ in range(3)]  # One for each thread.
     except FleetUnavailable as unavailable:
-        stores = NoStore(), NoStore()
+        stores = [NoStore() for _ in range(3)]
         problem = f"fleet: {unavailable}; nothing of a shared budget is granted, and no order is known"
-    presence = FleetPresence(lambda: shared.holder, lambda: (problem,) if problem else ())
+    presence = FleetPresence(
+        lambda: shared.holder, (facts.cloud, facts.instance_id), lambda: (problem,) if problem else (), post
+    )
     sweeper = Sweeper(facts.cloud, facts.region, cloud.other) if fleet.sweep and cloud is not None else None
     sweep = FleetSweep(lambda: shared.holder, lambda: presence.lease, clock.wall, post, sweeper)
     costs = FleetCosts(lambda: shared.holder, ledger_days(settings.paths.state_dir), clock.wall)
-    worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, sweep, costs])
-    return FleetPart(worker, OrderWatch(stores[1], clock, post), presence, shared, problem), shared
+    worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, costs])
+    sweeping = FleetWorker(stores[2], clock, post, [sweep], name="fleet-sweep")
+    return FleetPart(worker, sweeping, OrderWatch(stores[1], clock, post), presence, shared, problem), shared

@@ -8,10 +8,11 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.app.fleet_rows import Failure, failure_of
-from governor.app.fleet_view import covered, look, order_document
+from governor.app.fleet_view import covered, is_known, look, order_document
 from governor.core.base.printable import printable
 from governor.core.base.units import DurationNs, WallNs
 from governor.core.events.fleet_orders import Act, Order
@@ -26,9 +27,12 @@ from governor.core.fleet.orders import (
     order_of,
     order_text,
 )
+from governor.core.fleet.presence import LIVE_ROWS, NODE_ROWS
+from governor.daemon.fleet.paging import forget_holder, whole
 from governor.remote_ports import FleetStore
 
 LOOK_EVERY_S: Final = 1.0
+HOLDS_MAX: Final = ORDERS_MAX // 2  # Holds leave room for halts.
 
 
 def now() -> WallNs:
@@ -55,10 +59,13 @@ def _who() -> str:
 
 def give(store: FleetStore, order: Order) -> dict[str, Any] | Failure:
     """Put it. From then on it stands, whatever this command does."""
-    standing = store.range(ORDER_ROWS, ORDERS_MAX)
-    if standing.answer is not Answer.READ:
+    standing = whole(store, ORDER_ROWS, 2 * ORDERS_MAX)
+    if standing.answer is not Answer.READ and standing.reason != "too_large":
         return failure_of(standing)
-    if len(standing.rows) >= ORDERS_MAX:
+    over = [kept.key for kept in standing.rows if (one := order_of(kept)) is not None and not one.stands(now())]
+    for first in range(0, len(over), ORDERS_MAX // 4):
+        store.transact(Transaction((), (), tuple(over[first:][: ORDERS_MAX // 4])))
+    if len(standing.rows) - len(over) >= (ORDERS_MAX if order.act is Act.HALT else HOLDS_MAX):
         return Failure(f"{ORDERS_MAX} orders stand: governors read no more; release some (`costgov fleet orders`)")
     key = order_key(order.order_id)
     reply = store.transact(Transaction(((key, 0),), ((key, order_text(order)),)))
@@ -86,7 +93,7 @@ def release(store: FleetStore, order_id: str) -> dict[str, Any] | Failure:
 
 
 def orders(store: FleetStore) -> dict[str, Any] | Failure:
-    found = store.range(ORDER_ROWS, ORDERS_MAX)
+    found = whole(store, ORDER_ROWS, 2 * ORDERS_MAX)
     if found.answer is not Answer.READ:
         return failure_of(found)
     read = [(kept.key, order_of(kept)) for kept in found.rows]
@@ -96,12 +103,23 @@ def orders(store: FleetStore) -> dict[str, Any] | Failure:
     }
 
 
-def left(store: FleetStore, order: Order) -> list[Mapping[str, Any]] | Failure:
-    """Parts of runs that a halt covers and that have not ended yet, as their governors have said."""
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Parts of runs that a halt covers and that have not ended, as their governors have said."""
+
+    parts: list[Mapping[str, Any]]
+    is_whole: bool  # Else there may be more: a row cannot be read, or lacks labels.
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_whole and not self.parts
+
+
+def left(store: FleetStore, order: Order) -> Left | Failure:
     seen = look(store, now())
     if isinstance(seen, Failure):
         return seen
-    return [
+    parts = [
         {
             "run": part.row.run,
             "node": part.node,
@@ -111,19 +129,32 @@ def left(store: FleetStore, order: Order) -> list[Mapping[str, Any]] | Failure:
         }
         for part in covered(seen, order)
     ]
+    return Left(list(parts), is_known(seen, order))
 
 
-def await_end(
-    store: FleetStore, order: Order, wait_s: float, tell: Callable[[list[Mapping[str, Any]]], None]
-) -> list[Mapping[str, Any]] | Failure:
+def await_end(store: FleetStore, order: Order, wait_s: float, tell: Callable[[Left], None]) -> Left | Failure:
     """Look until nothing is left, or the time is over. Returns what is left. `tell`: each look."""
     ends_at = time.monotonic() + wait_s
     while True:
         found = left(store, order)
         if not isinstance(found, Failure):
             tell(found)
-            if not found:
+            if found.is_over:
                 return found
         if time.monotonic() >= ends_at:
             return found
         time.sleep(min(LOOK_EVERY_S, max(0.0, ends_at - time.monotonic())))
+
+
+def forget(store: FleetStore, holder: str) -> dict[str, Any] | Failure:
+    """Take a silent governor's rows away: it is gone for good. What it was granted is settled apart."""
+    keys = (f"{LIVE_ROWS}{holder}", f"{NODE_ROWS}{holder}") if holder.count("~") == 2 and "/" not in holder else ()
+    found = store.read(keys) if keys else None
+    if found is not None and found.answer is not Answer.READ:
+        return failure_of(found)
+    if found is None or not found.rows[1].revision:
+        return Failure(f'no governor "{holder[:80]}" has a row: see `costgov fleet --nodes --json`', is_absent=True)
+    if found.rows[0].revision:
+        return Failure(f"{holder}: it speaks; end it first, or wait until its lease has ended")
+    reply = forget_holder(store, holder)
+    return {"holder": holder, "forgotten": True} if reply.answer is Answer.APPLIED else failure_of(reply)

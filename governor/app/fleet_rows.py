@@ -135,6 +135,8 @@ def _changed(store: FleetStore, scope: str, keys: tuple[str, ...], change: Any) 
 def failure_of(reply: FleetReply, see: str = "see `costgov fleet list`") -> Failure:
     if reply.answer is Answer.UNKNOWN:
         return Failure(f"etcd did not say whether it was done ({reply.reason}): {see}", True)
+    if reply.reason == "too_large":
+        return Failure("there are rows that are too large to be read: no governor writes such; remove them by etcdctl")
     what = "etcd refuses it" if reply.answer is Answer.REFUSED else "etcd does not answer"
     return Failure(f"{what} ({reply.reason})")
 

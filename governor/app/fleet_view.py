@@ -10,8 +10,8 @@ from typing import Any, Final
 from governor.app.fleet_rows import Failure, failure_of, opened
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, WallNs
 from governor.core.events.fleet_orders import Order
-from governor.core.events.fleet_store import Answer
-from governor.core.fleet.orders import ORDER_ROWS, ORDERS_MAX, covers, order_of
+from governor.core.events.fleet_store import Kept
+from governor.core.fleet.orders import ORDER_ROWS, covers, order_of
 from governor.core.fleet.presence import (
     LIVE_ROWS,
     NODE_ROWS,
@@ -23,10 +23,10 @@ from governor.core.fleet.presence import (
     node_row,
     run_row,
 )
+from governor.daemon.fleet.paging import every_row
 from governor.remote_ports import FleetReply, FleetStore
 from governor.settings.fleet import Fleet
 
-SHOWN_MAX: Final = 10_000
 # Of a run over several nodes, the first of these that one of them is in is shown.
 _STATES: Final = ("halting", "unwatched", "training", "eval", "checkpoint", "compile", "starting", "ending", "halted")
 _ENDED: Final = ("finished", "halted")
@@ -59,22 +59,17 @@ class Seen:
     parts: Sequence[Part]
     orders: Sequence[Order]
     unreadable: tuple[str, ...]  # Keys.
-    is_cut: bool
 
 
 def look(store: FleetStore, wall: WallNs) -> Seen | Failure:
-    """Four reads, each of one moment. What changes between them is seen by the next look."""
-    replies: list[FleetReply] = []
-    for prefix, most in (
-        (LIVE_ROWS, SHOWN_MAX),
-        (NODE_ROWS, SHOWN_MAX),
-        (RUN_ROWS, SHOWN_MAX),
-        (ORDER_ROWS, ORDERS_MAX),
-    ):
-        replies.append(store.range(prefix, most))
-        if replies[-1].answer is not Answer.READ:
-            return failure_of(replies[-1])
-    live, nodes, runs, orders = (reply.rows for reply in replies)
+    """Reads one after the other: what changes between them is seen by the next look."""
+    found: list[Sequence[Kept]] = []
+    for prefix in (LIVE_ROWS, NODE_ROWS, RUN_ROWS, ORDER_ROWS):
+        rows = every_row(store, prefix)
+        if isinstance(rows, FleetReply):
+            return Failure(f"{prefix}: more rows than are read") if rows.is_cut else failure_of(rows)
+        found.append(rows)
+    live, nodes, runs, orders = found
     read_nodes = {holder_in(kept.key): (kept.key, node_row(kept)) for kept in nodes}
     read_runs = [(kept.key, run_row(kept)) for kept in runs]
     read_orders = [(kept.key, order_of(kept)) for kept in orders]
@@ -83,7 +78,7 @@ def look(store: FleetStore, wall: WallNs) -> Seen | Failure:
     known = {holder: row for holder, (_, row) in read_nodes.items() if row is not None}
     parts = [_part(key, row, known, speaking, wall) for key, row in read_runs if row is not None]
     given = [order for _, order in read_orders if order is not None]
-    return Seen(wall, speaking, known, parts, given, tuple(unreadable), any(reply.is_cut for reply in replies))
+    return Seen(wall, speaking, known, parts, given, tuple(unreadable))
 
 
 def _part(key: str, row: RunRow, nodes: Mapping[str, NodeRow], live: frozenset[str], wall: WallNs) -> Part:
@@ -95,12 +90,22 @@ def _part(key: str, row: RunRow, nodes: Mapping[str, NodeRow], live: frozenset[s
 
 def covered(seen: Seen, order: Order) -> list[Part]:
     """The parts of live runs that an order covers, as far as the rows show."""
-    return [
-        part
-        for part in seen.parts
-        if part.row.state not in _ENDED
-        and covers(order, part.node, part.row.run, part.row.uid, part.row.stage, part.row.labels)
-    ]
+    return [part for part in _live(seen) if _covers(order, part)]
+
+
+def is_known(seen: Seen, order: Order) -> bool:
+    """Whether `covered` is all of it: every row can be read, and no run has labels that its row lacks."""
+    by_label = order.scope.startswith("label:")
+    return not seen.unreadable and not any(by_label and part.row.left_out for part in _live(seen))
+
+
+def _live(seen: Seen) -> list[Part]:
+    return [part for part in seen.parts if part.row.state not in _ENDED]
+
+
+def _covers(order: Order, part: Part) -> bool:
+    row = part.row
+    return covers(order, part.node, row.run, row.uid, row.stage, row.labels)
 
 
 def findings(settings: Fleet) -> Iterator[tuple[str, str, str, str]]:
@@ -120,7 +125,8 @@ def findings(settings: Fleet) -> Iterator[tuple[str, str, str, str]]:
         yield "fail", "fleet", f"{settings.name}: {seen.text}", advice
         return
     speaking = sum(holder in seen.live for holder in seen.nodes)
-    yield "ok", "fleet", f"{settings.name}: etcd answers; {speaking} of {len(seen.nodes)} governors speak", ""
+    level, told = "ok" if speaking else "warn", f"{speaking} of {len(seen.nodes)} governors speak"
+    yield level, "fleet", f"{settings.name}: etcd answers; {told}", ""
     for order in seen.orders:
         if order.stands(seen.wall):
             told = f"order {order.order_id}: {order.act.value} {order.scope}, by {order.by}: {order.reason}"
@@ -148,7 +154,6 @@ def document(seen: Seen) -> dict[str, Any]:
         "runs": runs,
         "orders": [order_document(order, seen.wall) for order in seen.orders],
         "unreadable": list(seen.unreadable),
-        "is_cut": seen.is_cut,
     }
 
 

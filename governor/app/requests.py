@@ -160,7 +160,9 @@ def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
     assert isinstance(run, str)
     assert isinstance(reason, str)
     daemon.apply(OperatorHold(daemon.performer.clock.mono(), run, DurationNs(duration), reason, request.uid))
-    return _yes({"run": run, "left_s": duration / 1e9})
+    held = daemon.node.runs[run].history.held(daemon.performer.clock.mono()) if run in daemon.node.runs else None
+    beside = {"held_still": held[1]} if held is not None and not duration else {}
+    return _yes({"run": run, "left_s": duration / 1e9, **beside})
 
 
 def _forget(daemon: Daemon, request: ControlRequest) -> Answer:

@@ -105,6 +105,8 @@ def hold(run: str, duration: int, reason: str | None, control: str | None, as_js
         click.echo(f"{NODE}: not stopped for being idle {lift}" if duration else f"{NODE}: the hold is lifted")
     elif duration:
         click.echo(f"{run}: no rule halts it for {format_duration(duration)}; lift it with: costgov hold {run} off")
+    elif isinstance(data, dict) and data.get("held_still"):
+        click.echo(plain(f"{run}: held still by {data['held_still']}; see costgov fleet orders"))
     else:
         click.echo(f"{run}: the hold is lifted; rules may halt it again")
 

@@ -164,7 +164,7 @@ class Calls:
                 billing = self._billing(effect, job)
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
             case StopOther():
-                return self._stop_other(effect)
+                return self.stop_other(effect)
             case DrainNode():
                 return self._drained(effect)
             case ReadCheckpoint():
@@ -179,7 +179,7 @@ class Calls:
             case _:
                 raise AssertionError(f"{effect} does not block")
 
-    def _stop_other(self, effect: StopOther) -> OtherStopped:
+    def stop_other(self, effect: StopOther) -> OtherStopped:
         """Read first: its own governor, or somebody else, may have stopped it."""
         machine = self.cloud.other(effect.instance_id) if self.cloud is not None else None
         if machine is None:

@@ -13,7 +13,7 @@ from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.fleet.scopes import ROW_CHARS_MAX
 from governor.remote_ports import FleetReply
 
-TORN: Final = (LookupError, TypeError, ValueError, AttributeError)
+TORN: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 # gRPC's codes, as the gateway's errors have them.
 _UNAUTHENTICATED: Final = 16
 _EXHAUSTED: Final = 8  # Too many requests, or no room left: refused before it is proposed.

@@ -235,7 +235,7 @@ def _listen(address: str, port: int) -> socket.socket:
 class SnapshotCollector(Collector):
     """Turns the newest snapshot into metric families. Before the first snapshot there are none."""
 
-    def __init__(self, fleet: str) -> None:
+    def __init__(self, fleet: str = "") -> None:
         self.snapshot: MetricsSnapshot | None = None  # Replaced as a whole, so no lock is needed.
         self._metrics = (*METRICS, *info_metrics(version("costgov"), fleet))
 

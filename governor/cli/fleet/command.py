@@ -29,6 +29,7 @@ _IS_LATE_S: Final = 120.0  # Rows are written once a minute.
         "hold": f"{_ORDERS}:hold_fleet",
         "release": f"{_ORDERS}:release_order",
         "orders": f"{_ORDERS}:list_orders",
+        "forget": f"{_ORDERS}:forget_governor",
     },
     invoke_without_command=True,
     short_help="All nodes: runs, spend, health; orders and shared budgets.",
@@ -96,8 +97,6 @@ def _summary(data: Mapping[str, Any]) -> list[str]:
         lines.append(plain(f"ORDER {order_line(order)}"))
     if data["unreadable"]:
         lines.append(plain(f"{_many(len(data['unreadable']), 'unreadable row')}, such as {data['unreadable'][0]}"))
-    if data["is_cut"]:
-        lines.append("There are more rows than are shown.")
     return lines
 
 

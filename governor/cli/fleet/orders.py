@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from governor.cli.fleet.command import order_line
 from governor.cli.fleet.common import done
 from governor.core.base.units import NS_PER_S, parse_duration
 
-SCOPES: Final = "fleet, stage:NAME, label:KEY=VALUE, node:NAME or run:NAME"
 _SHOWN: Final = 10
 
 
@@ -64,43 +63,57 @@ def halt_fleet(
 
     order = _made(fleet_orders, Act.HALT, scope, reason, lasts, is_unsaved=checkpoint is not None)
 
+    seen = _Progress()
+
     def act(store: Any) -> Any:
         given = fleet_orders.give(store, order)
         if isinstance(given, Failure):
             return given
-        left = fleet_orders.await_end(store, order, wait / NS_PER_S if wait else 0.0, _Progress())
-        return {**given, "left": left if not isinstance(left, Failure) else None}
+        left = fleet_orders.await_end(store, order, wait / NS_PER_S if wait else 0.0, seen)
+        return {**given, **_left_document(left), "covered": seen.most}
 
     data = done(config, act)
-    left = data["left"]
     if as_json:
         print_json(data)
     else:
-        _tell(data, left, waited=bool(wait))
-    if wait and left != []:
+        _tell(data, waited=bool(wait))
+    if wait and not data["is_over"]:
         raise click.exceptions.Exit(ExitCode.UNSURE)
 
 
+def _left_document(left: Any) -> dict[str, Any]:
+    """`left` null: etcd did not say."""
+    if not hasattr(left, "parts"):
+        return {"left": None, "is_whole": False, "is_over": False}
+    return {"left": left.parts, "is_whole": left.is_whole, "is_over": left.is_over}
+
+
 class _Progress:
-    """A line on stderr whenever fewer, or more, are left."""
+    """A line on stderr whenever fewer, or more, are left. `most`: how many were seen at once."""
 
     def __init__(self) -> None:
         self._left: int | None = None
+        self.most = 0
 
-    def __call__(self, left: Sequence[Mapping[str, Any]]) -> None:
-        if self._left not in (None, len(left)):
-            click.echo(f"{len(left)} parts of runs are left", err=True)
-        self._left = len(left)
+    def __call__(self, left: Any) -> None:
+        count = len(left.parts)
+        self.most = max(self.most, count)
+        if self._left not in (None, count):
+            click.echo(f"{count} parts of runs are left", err=True)
+        self._left = count
 
 
-def _tell(data: Mapping[str, Any], left: Sequence[Mapping[str, Any]] | None, *, waited: bool) -> None:
+def _tell(data: Mapping[str, Any], *, waited: bool) -> None:
     from governor.text.table import plain
 
+    left = data["left"]
     click.echo(plain(f"{data['id']}: stands from now on for {data['scope']}"))
     if left is None:
         click.echo("What it covers is not known: etcd did not say. See `costgov fleet`.")
+    elif not data["covered"]:
+        click.echo("no node shows a live run that it covers")
     elif not left:
-        click.echo("all that it covers has ended" if waited else "no node shows a live run that it covers")
+        click.echo("all of it that is shown has ended")
     else:
         click.echo(f"{len(left)} parts of runs {'have not ended' if waited else 'are covered'}:")
         for part in left[:_SHOWN]:
@@ -109,6 +122,8 @@ def _tell(data: Mapping[str, Any], left: Sequence[Mapping[str, Any]] | None, *, 
             click.echo(plain(f"  {part['run']} on {part['node']}: {part['state']}{stage}{silent}"))
         if len(left) > _SHOWN:
             click.echo(f"  and {len(left) - _SHOWN} more")
+    if left is not None and not data["is_whole"]:
+        click.echo("There may be more: a row cannot be read, or lacks labels of its run. See `costgov fleet --json`.")
     click.echo(f"Follow it with: costgov fleet   Let runs begin again: costgov fleet release {data['id']}")
 
 
@@ -182,6 +197,26 @@ def list_orders(config: Path | None, as_json: bool) -> None:
         click.echo(plain(f"{key}: cannot be read, and orders nothing"))
     if not data["orders"] and not data["unreadable"]:
         click.echo("no order stands")
+
+
+@click.command("forget", short_help="Take the rows of a governor away that is gone.", epilog=exits(ExitCode.UNKNOWN))
+@click.argument("holder", metavar="HOLDER")
+@config_option
+@json_option
+def forget_governor(holder: str, config: Path | None, as_json: bool) -> None:
+    """Take away what a governor that is gone has said, by its holder of `costgov fleet --nodes --json`.
+
+    For a machine that is gone for good. Its grants stay taken until `costgov fleet settle`, and its costs stay.
+    """
+    from governor.app import fleet_orders
+
+    data = done(config, lambda store: fleet_orders.forget(store, holder))
+    if as_json:
+        print_json(data)
+    else:
+        from governor.text.table import plain
+
+        click.echo(plain(f"{data['holder']}: forgotten"))
 
 
 def _made(orders: Any, *order: Any, is_unsaved: bool = False) -> Any:

@@ -47,8 +47,9 @@ class RunHistory(Bought):
 
     incidents_total: int = 0
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
-    hold_until: MonoNs | None = None
+    hold_until: MonoNs | None = None  # A person's on this node.
     hold_reason: str = ""
+    fleet_hold: tuple[MonoNs, str] | None = None  # Of the orders to the fleet that cover it, the one that ends last.
     # When the run began to hold the node. Its first window begins there, with what was spent since `paid_before`.
     paid_from: BootNs = BootNs(0)
     split: SpendSplit = field(default_factory=SpendSplit)  # What the run's spend has bought.
@@ -92,6 +93,21 @@ class RunHistory(Bought):
     def hold(self, until: MonoNs | None, reason: str) -> None:
         """Let no rule halt the run before `until`."""
         self.hold_until, self.hold_reason = until, reason
+
+    def hold_by_fleet(self, hold: tuple[MonoNs, str] | None) -> None:
+        """What the fleet's orders say now. A person's own hold stands beside it."""
+        self.fleet_hold = hold
+
+    def restore_holds(self, snapshot: Mapping[str, Any]) -> None:
+        """The fleet's stands until its orders are read. One of TORN when the row is not ours."""
+        self.hold(snapshot["hold_until"], snapshot["hold_reason"])
+        until, reason = snapshot.get("fleet_hold") or (None, "")
+        self.hold_by_fleet((MonoNs(int(until)), str(reason)) if until is not None else None)
+
+    def held(self, at: MonoNs) -> tuple[MonoNs, str] | None:
+        """Until when no rule halts the run, and why. None: no hold is in force."""
+        own = (self.hold_until, self.hold_reason) if self.hold_until is not None else None
+        return max((one for one in (own, self.fleet_hold) if one is not None and at < one[0]), default=None)
 
 
 @dataclass(frozen=True, slots=True)

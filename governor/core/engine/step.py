@@ -39,7 +39,7 @@ from governor.core.engine.stops import replies
 from governor.core.events.checkpoints import CheckpointRead, CheckpointWeighed, LastGoodSeen
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.ends import CommandEndSeen, CommandLeft, OomKillsSeen, RankFailed
-from governor.core.events.fleet_orders import OrdersRead
+from governor.core.events.fleet_orders import OrdersRead, SilentUsedUp
 from governor.core.events.fleet_store import StoreAnswered
 from governor.core.events.inputs import (
     Ack,
@@ -304,5 +304,6 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OtherStopped: sweep.on_other_stopped,
     StoreAnswered: shared_budgets.on_answer,
     OrdersRead: of_fleet.on_read,
+    SilentUsedUp: sweep.on_used_up,
     RankShowed: lambda _node, _showed: [],  # People read it, see daemon/rank_looks.py.
 }

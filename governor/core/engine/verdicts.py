@@ -65,8 +65,9 @@ def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoN
 
 def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Alarm | None:
     """What prevents a halt: the operator's hold, or the breaker."""
-    if _is_on_hold(managed, at):
-        why = f', whose reason is "{managed.history.hold_reason}"' if managed.history.hold_reason else ""
+    held = managed.history.held(at)
+    if held is not None:
+        why = f', whose reason is "{held[1]}"' if held[1] else ""
         text = f"the halt for {verdict.finding.reason} is held back by the operator{why}"
         return Alarm("halt_held", verdict.run, text)
     if _is_breaker_open(node, managed, verdict, at):
@@ -76,10 +77,6 @@ def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> 
         )
         return Alarm("breaker_open", verdict.run, text)
     return None
-
-
-def _is_on_hold(managed: ManagedRun, at: MonoNs) -> bool:
-    return managed.history.hold_until is not None and at < managed.history.hold_until
 
 
 def _is_breaker_open(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> bool:
@@ -99,7 +96,7 @@ def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]
     if not managed.is_held_back:
         return []
     managed.is_held_back = any(v.enforced and v.response is Response.HALT for v in managed.rules.reported())
-    if _is_on_hold(managed, at):
+    if managed.history.held(at) is not None:
         return []
     standing = [v for v in managed.rules.standing() if v.enforced and v.response is Response.HALT]
     free = next((v for v in standing if not _is_breaker_open(node, managed, v, at)), None)
@@ -110,8 +107,9 @@ def next_retry_at(node: Node, managed: ManagedRun, at: MonoNs) -> MonoNs | None:
     """When what holds back a halt ends at the earliest, asked after a retry at `at`. None: no halt is held back."""
     if not managed.is_held_back:
         return None
-    if _is_on_hold(managed, at):
-        return managed.history.hold_until
+    held = managed.history.held(at)
+    if held is not None:
+        return held[0]
     since = node.wall(at) - incidents.DAY_NS
     ages_ns = (wall - since for wall in managed.history.halts_wall if wall > since)
     return MonoNs(at + min(ages_ns, default=0))

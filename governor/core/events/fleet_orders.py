@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.events.fleet_store import StoreAnswered
-
-OF_ORDER: Final = "fleet order "
 
 
 class Act(Enum):
@@ -33,8 +30,8 @@ class Order:
 
     @property
     def text(self) -> str:
-        """As an incident and a hold name it. A released hold is known by it."""
-        return f"{OF_ORDER}{self.order_id} by {self.by}: {self.reason}"
+        """As an incident and a hold name it."""
+        return f"fleet order {self.order_id} by {self.by}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +43,16 @@ class OrdersRead:
     unreadable: tuple[str, ...] = ()  # Keys.
 
 
-FleetEvent = StoreAnswered | OrdersRead
+@dataclass(frozen=True, slots=True)
+class SilentUsedUp:
+    """The machine of a governor that vanished is billed, and its runs have used up what they were granted."""
+
+    at: MonoNs
+    holder: str
+    node: str
+    cloud: str
+    instance_id: str
+    text: str  # What that rests on.
+
+
+FleetEvent = StoreAnswered | OrdersRead | SilentUsedUp

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from governor.core.base.run_names import names_of
-from governor.core.base.units import NS_PER_DAY, DurationNs, WallNs
-from governor.core.events.fleet_orders import OF_ORDER, Act, Order, OrdersRead
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, DurationNs, WallNs
+from governor.core.events.fleet_orders import Act, Order, OrdersRead
 from governor.core.events.fleet_store import Kept
 from governor.core.fleet.scopes import FLEET, ROOT, ROW_CHARS_MAX, checked_scope
 from governor.core.money.budgets import parse_scope
@@ -24,6 +24,7 @@ ORDERS_MAX: Final = 256  # That stand at once. A person gives them.
 REASON_CHARS_MAX: Final = 500
 BY_CHARS_MAX: Final = 120
 HOLD_MAX_NS: Final = 7 * NS_PER_DAY  # A hold that nobody remembers is a missing watchdog.
+CLOCKS_APART_NS: Final = NS_PER_HOUR  # What is given elsewhere may be of a clock that is ahead.
 NODE: Final = "node:"
 SCOPES: Final = "fleet, stage:NAME, label:KEY=VALUE, node:NAME or run:NAME"
 _ID: Final = re.compile(r"(halt|hold)-[0-9a-f]{6}")
@@ -39,14 +40,6 @@ def covers(order: Order, node: str, run: str, uid: int, stage: str | None, label
     if kind == "run":
         return run in names_of(name, uid)
     return order.scope in keys_of(stage, labels.items())
-
-
-def order_named_in(reason: str) -> str | None:
-    """The id of the order whose `text` this is. None: it is a person's own reason."""
-    if not reason.startswith(OF_ORDER):
-        return None
-    found = _ID.match(reason, len(OF_ORDER))
-    return found[0] if found is not None else None
 
 
 def checked_order_scope(text: str) -> str:
@@ -134,7 +127,10 @@ class Orders:
         self.standing = read.orders
 
     def of(self, act: Act, wall: WallNs) -> list[Order]:
-        return [order for order in self.standing if order.act is act and order.stands(wall)]
+        """A hold that ends later than any may was given by a clock that is far ahead, or by nobody."""
+        latest = wall + HOLD_MAX_NS + CLOCKS_APART_NS
+        found = (order for order in self.standing if order.act is act and order.stands(wall))
+        return [order for order in found if act is Act.HALT or (order.until_wall or 0) <= latest]
 
     def note_done(self, order: Order, run: str, attempt_at: int) -> bool:
         """Whether it was not done yet for this attempt of the run."""

@@ -18,8 +18,8 @@ from governor.core.fleet.scopes import NAME_CHARS_MAX, ROOT, ROW_CHARS_MAX, Hold
 LIVE_ROWS: Final = f"{ROOT}live/"  # Kept by a lease: who still speaks.
 NODE_ROWS: Final = f"{ROOT}node/"
 RUN_ROWS: Final = f"{ROOT}run/"
-LABELS_MAX: Final = 8  # Of those that a run has; each name and value below LABEL_CHARS_MAX.
-LABEL_CHARS_MAX: Final = 80
+LABELS_MAX: Final = 32  # As many as a hello may have.
+LABEL_CHARS_MAX: Final = 160
 HEALTH_MAX: Final = 8
 TEXT_CHARS_MAX: Final = 160
 _MOST: Final = 2**63 - 1
@@ -38,6 +38,7 @@ class NodeRow:
     rate_usd_micros_per_hour: int | None = None  # Of the machine and its lines. None: its price is unknown.
     idle_s: int | None = None  # 0: it is used. None: that is unknown.
     health: tuple[str, ...] = ()  # What is wrong, in words. Empty: nothing.
+    stops_machine: bool = False  # Nobody uses it, and it is being stopped.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ class RunRow:
     incident_id: str | None = None
     halt_stage: str | None = None
     stops_machine: bool = False  # A halt has ended it, and ends its machine now.
+    may_stop: bool = False  # A halt of it would stop its machine: nobody else uses that.
+    held_s: int | None = None  # So long no rule halts it: a person's hold, or an order's.
+    left_out: bool = False  # It has labels that are not here.
 
 
 _Row = TypeVar("_Row", NodeRow, RunRow)
@@ -95,7 +99,7 @@ def row_text(row: NodeRow | RunRow) -> str:
     written = asdict(row)
     text = _dumped(written)
     if len(text) > ROW_CHARS_MAX and "labels" in written:
-        text = _dumped({**written, "labels": {}})
+        text = _dumped({**written, "labels": {}, "left_out": True})
     return text
 
 
@@ -145,13 +149,17 @@ def _health(value: Any) -> tuple[str, ...]:
 
 
 _NAME: Final = partial(_text, most=max(NAME_CHARS_MAX, RUN_CHARS_MAX))
+_NUMBERS: Final = ("said_wall_ns", "idle_s", "uid", "step", "total_steps", "ranks", "world_size", "spend_usd_micros",
+                   "rate_usd_micros_per_hour", "tokens", "runway_s", "held_s")  # fmt: skip
 _KINDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("node", "run", "job", "incident_id"), _NAME),
-    **dict.fromkeys(("observes", "can_stop", "is_alive", "stops_machine"), _flag),
+    **dict.fromkeys(("observes", "can_stop", "is_alive", "stops_machine", "may_stop", "left_out"), _flag),
     **dict.fromkeys(("cloud", "instance_id", "region", "version", "state", "stage", "halt_stage"), _text),
+    **dict.fromkeys(_NUMBERS, _whole),
     "labels": _labels,
     "health": _health,
 }
+assert _KINDS.keys() == {one.name for kind in (NodeRow, RunRow) for one in fields(kind)}, "a field without a kind"
 
 
 def _read(kept: Kept, kind: type[_Row]) -> _Row | None:
@@ -161,10 +169,12 @@ def _read(kept: Kept, kind: type[_Row]) -> _Row | None:
         raw = json.loads(kept.value)
         if raw["v"] != 1:
             return None
-        return kind(**{one.name: _field(one.name, raw[one.name], one.default is None) for one in fields(kind)})
+        # What is not there has its default: an older governor did not know of it. One without a default must be there.
+        told = [one for one in fields(kind) if one.name in raw]
+        return kind(**{one.name: _field(one.name, raw[one.name], one.default is None) for one in told})
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def _field(name: str, value: Any, may_be_none: bool) -> Any:
-    return None if value is None and may_be_none else _KINDS.get(name, _whole)(value)
+    return None if value is None and may_be_none else _KINDS[name](value)

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from governor.core.base.printable import cut, printable
-from governor.core.base.units import MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.engine.halt_plan import stop_target
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import last_rate
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import binding_ceiling
 from governor.core.fleet.presence import HEALTH_MAX, LABEL_CHARS_MAX, LABELS_MAX, TEXT_CHARS_MAX, NodeRow, RunRow
 from governor.core.halt.state import HaltState
+from governor.core.halt.table import StopTarget
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import idle_s, runway_s, state_of
 
@@ -42,6 +44,7 @@ def node_row_of(node: Node, at: MonoNs, version: str, troubles: tuple[str, ...])
         can_stop=facts.can_stop,
         rate_usd_micros_per_hour=node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1}),
         idle_s=round(idle) if idle is not None else None,
+        stops_machine=node.idle.is_stopping,
         health=tuple(_short(one) for one in (*_troubles(node), *troubles))[:HEALTH_MAX],
     )
 
@@ -61,6 +64,7 @@ def run_rows_of(node: Node, at: MonoNs) -> dict[str, RunRow]:
 def _run_row(node: Node, managed: ManagedRun, at: MonoNs) -> RunRow:
     run, incident = managed.run, managed.incident
     costs = run.alive or (incident is not None and not incident.is_closed)
+    held, labels = managed.history.held(at), _bounded(run.labels)
     runway = runway_s(binding_ceiling(managed, at)) if costs else None
     return RunRow(
         run=run.run,
@@ -68,7 +72,7 @@ def _run_row(node: Node, managed: ManagedRun, at: MonoNs) -> RunRow:
         state=state_of(managed, at),
         is_alive=run.alive,
         stage=_short(run.stage) if run.stage else None,
-        labels=_bounded(run.labels),
+        labels=labels,
         job=run.job or "",
         step=run.step,
         total_steps=run.total_steps,
@@ -81,6 +85,9 @@ def _run_row(node: Node, managed: ManagedRun, at: MonoNs) -> RunRow:
         incident_id=incident.incident_id if incident is not None else None,
         halt_stage=_short(incident.stage_name) if incident is not None else None,
         stops_machine=incident is not None and incident.halt.stage in _STOPS,
+        may_stop=not node.facts.observe and stop_target(node, managed) is StopTarget.INSTANCE,
+        held_s=round((held[0] - at) / NS_PER_S) if held is not None else None,
+        left_out=len(labels) < len(run.labels),
     )
 
 

@@ -332,9 +332,8 @@ def runway_s(bound: Binding | None) -> float | None:
 
 
 def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:
-    if managed.history.hold_until is None or at >= managed.history.hold_until:
-        return None
-    return {"left_s": (managed.history.hold_until - at) / NS_PER_S, "reason": managed.history.hold_reason}
+    held = managed.history.held(at)
+    return {"left_s": (held[0] - at) / NS_PER_S, "reason": held[1]} if held is not None else None
 
 
 def _end(end: RunEnd) -> Mapping[str, Any]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from governor.core.base.printable import cut, printable
 from governor.core.base.units import NS_PER_S
 from governor.core.events.fleet_orders import OrdersRead
 from governor.core.events.fleet_store import Answer
 from governor.core.events.inputs import Event
 from governor.core.events.machine import SourceTrouble
 from governor.core.fleet.orders import ORDER_ROWS, ORDERS_MAX, order_of
+from governor.daemon.fleet.paging import whole
 from governor.ports import Clock
 from governor.remote_ports import FleetReply, FleetStore
 
@@ -21,6 +24,7 @@ from governor.remote_ports import FleetReply, FleetStore
 WAIT_S: Final = 30.0
 AGAIN_S: Final = 1.0
 AGAIN_MAX_S: Final = 10.0
+KEY_SHOWN_MAX: Final = 200  # Of an unreadable row.
 SILENT_NS: Final = 30 * NS_PER_S  # An election takes 10 s.
 
 log = structlog.get_logger("costgov")
@@ -42,6 +46,10 @@ class OrderWatch:
     def has_read(self) -> bool:
         return self._last is not None
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def begin(self) -> None:
         """RuntimeError: no thread can be started."""
         self._since = self._clock.mono()
@@ -60,22 +68,31 @@ class OrderWatch:
     def _work(self) -> None:
         failures = 0
         while not self._ending.is_set():
-            found = self._store.range(ORDER_ROWS, ORDERS_MAX)
-            if found.answer is Answer.READ:
-                failures = 0
-                self._read(found)
-                changed = self._store.wait(ORDER_ROWS, found.revision, self._wait_s)
-                if changed.answer is not Answer.READ:
-                    self._ending.wait(self._again_s)
-                continue
-            failures += 1
-            self._not_read(found)
-            self._ending.wait(min(AGAIN_MAX_S, self._again_s * failures))
+            try:
+                reason = self._turn()
+            except Exception:  # noqa: BLE001 - a fault of ours must not leave the node without orders.
+                log.error("fleet_orders_failed", traceback=traceback.format_exc(limit=3))
+                reason = "fault"
+            failures = failures + 1 if reason else 0
+            if reason and not self._ending.is_set():
+                self._not_read(reason)
+                self._ending.wait(min(AGAIN_MAX_S, self._again_s * failures))
+
+    def _turn(self) -> str:
+        """Read, and wait for a change. Why nothing was read, or nothing."""
+        found = whole(self._store, ORDER_ROWS, ORDERS_MAX)
+        if found.answer is not Answer.READ:
+            return found.reason or found.answer.value
+        self._read(found)
+        changed = self._store.wait(ORDER_ROWS, found.revision, self._wait_s)
+        if changed.answer is not Answer.READ:
+            self._ending.wait(self._again_s)
+        return ""
 
     def _read(self, found: FleetReply) -> None:
         at = self._clock.mono()
         orders = {kept.key: order_of(kept) for kept in found.rows}
-        unreadable = [key for key, order in orders.items() if order is None]
+        unreadable = [cut(printable(key), KEY_SHOWN_MAX) for key, order in orders.items() if order is None]
         if found.is_cut:
             unreadable.append(f"{ORDER_ROWS}: more than {ORDERS_MAX}; release some")
         known = tuple(order for order in orders.values() if order is not None)
@@ -86,12 +103,12 @@ class OrderWatch:
             self._post(SourceTrouble(at, None, "fleet_again", "the fleet's etcd answers again: its orders are known"))
         self._since, self._is_told = at, False
 
-    def _not_read(self, found: FleetReply) -> None:
+    def _not_read(self, reason: str) -> None:
         at = self._clock.mono()
-        log.debug("fleet_orders_unread", answer=found.answer.value, reason=found.reason)
+        log.debug("fleet_orders_unread", reason=reason)
         if self._is_told or at - self._since < SILENT_NS:
             return
         self._is_told = True
         stand = "those of before stand" if self._last is not None else "none is known"
-        text = f"the fleet's etcd does not say which orders there are ({found.reason}): {stand}"
+        text = f"the fleet's etcd does not say which orders there are ({reason}): {stand}"
         self._post(SourceTrouble(at, None, "fleet_silent", text))

@@ -1,6 +1,7 @@
-"""The worker's look at governors that are silent: who has the role tells it, and ends what has used up its grants.
+"""A look at governors that are silent: who has the role tells it, and has what has used up its grants ended.
 
-A role is a row with its holder's lease, so one governor of a fleet does this, and another when that one is gone.
+A role is a row with its holder's lease, so one governor of a fleet does this, and another when that one is gone. The
+provider is asked on a thread of its own: a provider that does not answer keeps no grant waiting.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs, format_usd
+from governor.core.events.fleet_orders import Act, Order, SilentUsedUp
 from governor.core.events.fleet_store import Answer, Kept, Transaction
-from governor.core.events.inputs import BillingAnswer, Event, StopAnswer
+from governor.core.events.inputs import BillingAnswer, Event
 from governor.core.events.machine import SourceTrouble
+from governor.core.fleet.orders import ORDER_ROWS, ORDERS_MAX, covers, order_of
 from governor.core.fleet.presence import (
     LIVE_ROWS,
     NODE_ROWS,
@@ -29,24 +30,20 @@ from governor.core.fleet.scopes import (
     ROOT,
     Holder,
     grant_row,
-    may_have_spent,
     names_in,
     quoted,
     scope_key,
     settlement,
 )
-from governor.core.fleet.sweeping import SILENT_NS, HeldGrant, Silent, Step, next_step, tells
-from governor.daemon.calls import ENDING_STATES
-from governor.remote_ports import Cloud, FleetStore
+from governor.core.fleet.sweeping import SILENT_NS, HeldGrant, Silent, Step, next_step, settles_at, tells
+from governor.daemon.fleet.paging import every_row, forget_holder, whole
+from governor.remote_ports import Cloud, FleetReply, FleetStore
 
 EVERY_NS: Final = 30 * NS_PER_S
-NODES_MAX: Final = 10_000
+ASKED_EVERY_NS: Final = 300 * NS_PER_S  # EC2 takes half a minute to stop a machine.
 OF_ONE_MAX: Final = 1_000  # Runs or grants of one holder. A governor has 64 runs and 256 grants.
 SETTLE_TRIES: Final = 20
-DELETES_MAX: Final = 100  # etcd takes 128 operations in a transaction.
 ROLES: Final = f"{ROOT}role/"
-
-log = structlog.get_logger("costgov")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +71,10 @@ class FleetSweep:
     ) -> None:  # fmt: skip
         self._holder, self._lease, self._wall, self._post, self._sweeper = holder, lease, wall, post, sweeper
         self._next_at = MonoNs(0)
-        self._since: dict[str, MonoNs] = {}  # Silent holders: since when, as we have seen it.
+        # Silent holders by the revision of their last word: since when, as we have seen it.
+        self._since: dict[tuple[str, int], MonoNs] = {}
         self._told: set[str] = set()
+        self._asked: dict[str, MonoNs] = {}  # When the loop was last asked to stop a machine.
 
     def turn(self, store: FleetStore, at: MonoNs) -> None:
         if at < self._next_at or not self._lease():
@@ -84,11 +83,10 @@ class FleetSweep:
         tells_them = self._has(store, f"{ROLES}teller")
         sweeps = self._sweeper is not None and self._has(store, self._sweeper.role)
         if not tells_them and not sweeps:
-            self._since, self._told = {}, set()
             return
         for kept, silent in self._silent(store, at):
-            is_over = sweeps and self._swept(store, kept, silent)
-            if tells_them and not is_over and silent.alive and not silent.is_ending and silent.holder not in self._told:
+            is_over = sweeps and self._swept(store, kept, silent, at)
+            if tells_them and not is_over and not silent.is_ending and silent.holder not in self._told:
                 self._told.add(silent.holder)
                 self._post(SourceTrouble(at, None, "fleet_node_silent", tells(silent)))
 
@@ -96,6 +94,7 @@ class FleetSweep:
         """Our roles go with our lease."""
 
     def _has(self, store: FleetStore, role: str) -> bool:
+        """Whether it is ours. What we know of who is silent outlives a role that is lost, or an answer."""
         own = self._holder().text
         reply = store.transact(Transaction(((role, 0),), ((role, own),), lease=self._lease()))
         if reply.answer is Answer.CONFLICT:
@@ -105,29 +104,33 @@ class FleetSweep:
     # --- who is silent ---------------------------------------------------------------------------------
 
     def _silent(self, store: FleetStore, at: MonoNs) -> Iterator[tuple[Kept, Silent]]:
-        live, nodes = store.range(LIVE_ROWS, NODES_MAX), store.range(NODE_ROWS, NODES_MAX)
-        if live.answer is not Answer.READ or nodes.answer is not Answer.READ or live.is_cut:
+        live, nodes = every_row(store, LIVE_ROWS), every_row(store, NODE_ROWS)
+        if isinstance(live, FleetReply) or isinstance(nodes, FleetReply):
             return
-        speaking = {holder_in(kept.key) for kept in live.rows}
-        known = ((holder_in(kept.key), node_row(kept)) for kept in nodes.rows)
+        speaking = {holder_in(kept.key) for kept in live}
+        known = ((holder_in(kept.key), node_row(kept)) for kept in nodes)
         used = {_machine(row) for holder, row in known if holder in speaking and row is not None}
-        quiet = {holder_in(kept.key): kept for kept in nodes.rows if holder_in(kept.key) not in speaking}
-        self._since = {holder: self._since.get(holder, at) for holder in quiet}
+        quiet = {holder_in(kept.key): kept for kept in nodes if holder_in(kept.key) not in speaking}
+        # Who came back meanwhile has written its row anew.
+        said = {(holder, kept.revision) for holder, kept in quiet.items()}
+        self._since = {name: self._since.get(name, at) for name in said}
         self._told &= quiet.keys()
+        self._asked = {holder: asked for holder, asked in self._asked.items() if holder in quiet}
         for holder, kept in quiet.items():
-            node, for_ns = node_row(kept), at - self._since[holder]
+            node, for_ns = node_row(kept), at - self._since[holder, kept.revision]
             if node is None or for_ns < SILENT_NS:
                 continue
-            runs = store.range(f"{RUN_ROWS}{holder}/", OF_ONE_MAX)
-            grants = store.range(f"{GRANT_ROWS}{holder}/", OF_ONE_MAX)
-            if runs.answer is Answer.READ and grants.answer is Answer.READ:
-                rows = [row for one in runs.rows if (row := run_row(one)) is not None]
-                shares = node.instance_id is not None and _machine(node) in used
-                yield kept, Silent(holder, for_ns, node, rows, _held(grants.rows), shares)
+            runs = every_row(store, f"{RUN_ROWS}{holder}/", OF_ONE_MAX)
+            grants = every_row(store, f"{GRANT_ROWS}{holder}/", OF_ONE_MAX)
+            if not isinstance(runs, FleetReply) and not isinstance(grants, FleetReply):
+                rows = [row for one in runs if (row := run_row(one)) is not None]
+                if len(rows) == len(runs):  # Of a run that cannot be read nothing is known.
+                    shares = node.instance_id is not None and _machine(node) in used
+                    yield kept, Silent(holder, for_ns, node, rows, _held(grants), shares)
 
     # --- what is done ----------------------------------------------------------------------------------
 
-    def _swept(self, store: FleetStore, kept: Kept, silent: Silent) -> bool:
+    def _swept(self, store: FleetStore, kept: Kept, silent: Silent, at: MonoNs) -> bool:
         """Whether its billing has ended, so that nobody need be told."""
         sweeper, node = self._sweeper, silent.node
         if sweeper is None or not sweeper.reaches(node) or silent.shares_machine:
@@ -137,33 +140,51 @@ class FleetSweep:
             return False
         billing = machine.billing()
         step = next_step(silent, billing.answer)
-        if step is Step.STOP and billing.provider_state not in ENDING_STATES:
-            reply = machine.stop(f"sweep.{silent.holder}"[:64], 0)
-            accepted = "is being stopped" if reply.answer is StopAnswer.ACCEPTED else f"is not stopped ({reply.reason})"
-            self._say("fleet_swept", f"{_what(node)} {accepted}: its governor is silent, and its runs' grants are used")
+        if step is Step.STOP and at - self._asked.get(silent.holder, MonoNs(-ASKED_EVERY_NS)) >= ASKED_EVERY_NS:
+            self._ask(store, silent, at)
         if step is Step.SETTLE:
-            self._settle(store, kept, silent)
+            self._settle(store, kept, silent, at)
         return billing.answer is BillingAnswer.ENDED
 
-    def _settle(self, store: FleetStore, kept: Kept, silent: Silent) -> None:
-        wall, node = self._wall(), silent.node
-        total = 0
-        for grant in silent.grants:
-            # Its clock may be behind ours, or ahead. It was silent for as long as we have seen at least.
-            ended = max(wall, grant.row.seen_wall_ns + silent.for_ns)
-            spent = may_have_spent(grant.row, ended, node.rate_usd_micros_per_hour or 0)
-            if not _settled(store, grant, spent):
-                return  # The next turn goes on.
-            total += spent
-        rows = [kept.key, *(one.key for one in store.range(f"{RUN_ROWS}{silent.holder}/", OF_ONE_MAX).rows)]
-        # A governor that came back has written its row anew.
-        store.transact(Transaction(((kept.key, kept.revision),), (), tuple(rows[:DELETES_MAX])))
-        grants = f"{len(silent.grants)} grants settled at {format_usd(UsdMicros(total))} at most"
-        self._say("fleet_swept", f"{_what(node)} is billed no more, and its governor is silent: {grants}")
+    def _ask(self, store: FleetStore, silent: Silent, at: MonoNs) -> None:
+        """Have the loop note it and stop the machine. The provider took its time: its governor may be back."""
+        live = store.read([f"{LIVE_ROWS}{silent.holder}"])
+        orders = whole(store, ORDER_ROWS, ORDERS_MAX)
+        if live.answer is not Answer.READ or live.rows[0].revision or orders.answer is not Answer.READ:
+            return
+        if any(self._holds(order_of(kept), silent) for kept in orders.rows):
+            return
+        self._asked[silent.holder] = at
+        node, minutes = silent.node, silent.for_ns // (60 * NS_PER_S)
+        why = f"its governor is silent for {minutes} minutes, and its runs' grants are used up"
+        self._post(SilentUsedUp(at, silent.holder, node.node, node.cloud, node.instance_id or "", why))
 
-    def _say(self, name: str, text: str) -> None:
-        log.warning(name, text=text)
-        self._post(SourceTrouble(MonoNs(self._next_at - EVERY_NS), None, name, text))
+    def _holds(self, order: Order | None, silent: Silent) -> bool:
+        """Whether the order keeps rules from halting one of its runs. It may have been given since its last word."""
+        if order is None or order.act is not Act.HOLD or not order.stands(self._wall()):
+            return False
+        rows, node = silent.alive, silent.node.node
+        return any(covers(order, node, row.run, row.uid, row.stage, row.labels) for row in rows)
+
+    def _settle(self, store: FleetStore, kept: Kept, silent: Silent, at: MonoNs) -> None:
+        wall, total, unsettled = self._wall(), 0, 0
+        for grant in silent.grants:
+            spent = settles_at(grant, silent, wall)
+            if spent is None:
+                unsettled += 1
+            elif not _settled(store, grant, spent):
+                return  # The next turn goes on.
+            else:
+                total += spent
+        now = store.read([kept.key])
+        if now.answer is not Answer.READ or now.rows[0].revision != kept.revision:
+            return  # Its governor came back.
+        forget_holder(store, silent.holder)
+        text = f"{_what(silent.node)} is billed no more, and its governor is silent: grants settled at "
+        text += f"{format_usd(UsdMicros(total))} at most"
+        if unsettled:
+            text += f"; {unsettled} are left to a person: `costgov fleet list`, and `costgov fleet settle ID --spent`"
+        self._post(SourceTrouble(at, None, "fleet_swept", text))
 
 
 def _machine(node: NodeRow) -> tuple[str, str | None]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -24,6 +26,7 @@ QUEUE_MAX: Final = 256  # Asks that wait. A governor has as many grants, and eac
 RECALLED_MAX: Final = 1_000
 LISTED_MAX: Final = 10_000
 TURN_S: Final = 1.0
+SAID_EVERY: Final = 240  # Faults between two lines of the log.
 SCOPES_EVERY_NS: Final = 10 * NS_PER_S
 
 log = structlog.get_logger("costgov")
@@ -39,18 +42,23 @@ class Turn(Protocol):
 
 class FleetWorker:
     def __init__(
-        self, store: FleetStore, clock: Clock, post: Callable[[Event], None], turns: Sequence[Turn] = ()
+        self, store: FleetStore, clock: Clock, post: Callable[[Event], None], turns: Sequence[Turn] = (), *,
+        name: str = "fleet",
     ) -> None:  # fmt: skip
         self._store, self._clock, self._post, self._turns = store, clock, post, turns
         self._queue: queue.Queue[AskStore | None] = queue.Queue(QUEUE_MAX)
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="fleet", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.last_answer_at: MonoNs | None = None
-        self.asked_total = self.unanswered_total = 0
+        self.asked_total = self.unanswered_total = self.faults_total = 0
 
     def begin(self) -> None:
         """RuntimeError: no thread can be started."""
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def ask(self, ask: AskStore) -> None:
         """Have it asked. The answer comes by `post`, also where the thread has no place for it."""
@@ -58,6 +66,10 @@ class FleetWorker:
             self._queue.put_nowait(ask)
         except queue.Full:
             self._answer(ask, FleetReply(Answer.UNREACHABLE, reason="queue_full"))
+
+    def end_soon(self) -> None:
+        """Begin nothing more. `close` waits for the end."""
+        self._ending.set()
 
     def close(self) -> None:
         """Wait for the call under way, no longer than two calls may take. What still waits is not asked."""
@@ -74,16 +86,31 @@ class FleetWorker:
             at = self._clock.mono()
             if at >= next_turn:
                 for turn in self._turns:
-                    turn.turn(self._store, at)
+                    self._guarded(turn, partial(turn.turn, self._store, at))
                 next_turn = MonoNs(self._clock.mono() + round(TURN_S * NS_PER_S))
             try:
                 ask = self._queue.get(timeout=max(0.01, min(TURN_S, (next_turn - self._clock.mono()) / NS_PER_S)))
             except queue.Empty:
                 continue
             if ask is not None and not self._ending.is_set():
-                self._answer(ask, self._asked(ask))
+                self._answer(ask, self._asked_guarded(ask))
         for turn in self._turns:
-            turn.end(self._store)
+            self._guarded(turn, partial(turn.end, self._store))
+
+    def _guarded(self, what: Turn | AskStore, call: Callable[[], None]) -> None:
+        """A fault of one turn or ask costs what that does, and neither other grants nor the lease."""
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - the guard around turns.
+            self.faults_total += 1
+            if self.faults_total % SAID_EVERY == 1:
+                log.error("fleet_turn_failed", of=type(what).__name__, traceback=traceback.format_exc(limit=3))
+
+    def _asked_guarded(self, ask: AskStore) -> FleetReply:
+        """Every ask gets an answer: a fault of ours says nothing of what was sent."""
+        replies: list[FleetReply] = []
+        self._guarded(ask, lambda: replies.append(self._asked(ask)))
+        return replies[0] if replies else FleetReply(Answer.UNKNOWN, reason="fault")
 
     def _asked(self, ask: AskStore) -> FleetReply:
         if ask.transaction is not None:

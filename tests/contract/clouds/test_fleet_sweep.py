@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from governor.adapters.trainers.checkpoints import DiskCheckpoints
 from governor.core.base.units import NS_PER_HOUR, MonoNs, WallNs
+from governor.core.engine import step as engine
+from governor.core.events.effects import StopOther
+from governor.core.events.fleet_orders import SilentUsedUp
 from governor.core.events.fleet_store import Answer, Kept, Transaction
+from governor.core.events.inputs import Event
 from governor.core.fleet.presence import NodeRow, RunRow, node_key, row_text, run_key
 from governor.core.fleet.scopes import (
     GrantRow,
@@ -23,12 +28,15 @@ from governor.core.fleet.scopes import (
     text_of,
 )
 from governor.core.fleet.sweeping import PATIENCE_NS
+from governor.daemon.calls import Calls
 from governor.daemon.fleet.sweep import EVERY_NS, FleetSweep, Sweeper
 from governor.remote_ports import FleetStore
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 from tests.contract.clouds.rigs import aws as load_aws
+from tests.contract.fakes import FakeClock
 from tests.contract.fleet.conftest import plain
 from tests.contract.fleet.etcd_server import program
+from tests.unit.core.engine.test_step import make_node
 
 GONE, LOOKS = Holder("gpu-2", "boot", "ledger"), Holder("gpu-1", "boot", "ledger")
 RATE, GRANTED, SPENT = 6_000_000, 10_000_000, 4_000_000  # Used up at half the rate after two hours.
@@ -49,7 +57,7 @@ def vanish(store: FleetStore, instance: str, region: str | None) -> None:
     assert change is not None
     assert store.transact(change).answer is Answer.APPLIED
     node = NodeRow("gpu-2", WALL, "aws", instance, region, can_stop=True, rate_usd_micros_per_hour=RATE)
-    run = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE)
+    run = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE, may_stop=True)
     rows = ((node_key(GONE), row_text(node)), (run_key(GONE, "llama"), row_text(run)))
     assert store.transact(Transaction((), rows)).answer is Answer.APPLIED
     row = GrantRow(GRANTED, 0, SPENT, RATE, WALL)
@@ -74,9 +82,10 @@ def test_a_machine_whose_grants_are_used_up_is_stopped_once_and_its_grants_are_s
         region = cloud.preflight().region
         vanish(store, silent.demo.instance_id, region)
         lease = store.grant_lease(600).lease
-        clock = [0]
+        clock, posted = [0], list[Event]()
+        calls = Calls(FakeClock(), DiskCheckpoints(), cloud, posted.append)
         sweeper = Sweeper("aws", region, cloud.other)
-        sweep = FleetSweep(lambda: LOOKS, lambda: lease, lambda: WallNs(WALL + clock[0]), lambda _: None, sweeper)
+        sweep = FleetSweep(lambda: LOOKS, lambda: lease, lambda: WallNs(WALL + clock[0]), posted.append, sweeper)
 
         def looks_at(at: int) -> None:
             clock[0] = at
@@ -86,7 +95,13 @@ def test_a_machine_whose_grants_are_used_up_is_stopped_once_and_its_grants_are_s
         looks_at(NS_PER_HOUR)
         assert (silent.meter_runs(), scope_of(store).holders) == (True, 1), "silence alone stops nothing"
         ends = 2 * NS_PER_HOUR + PATIENCE_NS + 2 * EVERY_NS
-        for turn in range(4):
+        looks_at(ends)
+        [wanted] = [one for one in posted if isinstance(one, SilentUsedUp)]
+        _, stop = engine.step(make_node(), wanted)
+        assert isinstance(stop, StopOther)
+        answer = calls.stop_other(stop)
+        assert (answer.stopped, answer.verified) == (True, False)
+        for turn in (1, 2, 3):
             looks_at(ends + turn * EVERY_NS)
         assert (silent.meter_runs(), aws.meter_runs()) == (False, True)
         assert [*silent.effects(), *aws.effects()].count("StopInstances") == 1

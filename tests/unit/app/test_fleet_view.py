@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from governor.app.fleet_orders import give, left, new_order, release
+from governor.app.fleet_orders import HOLDS_MAX, forget, give, left, new_order, release
 from governor.app.fleet_rows import Failure
 from governor.app.fleet_view import document, look
-from governor.core.base.units import NS_PER_HOUR, NS_PER_S, WallNs
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, WallNs
 from governor.core.events.fleet_orders import Act
 from governor.core.events.fleet_store import Answer, Transaction
-from governor.core.fleet.orders import ORDERS_MAX
+from governor.core.fleet.orders import ORDERS_MAX, order_key, order_text
 from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, row_text, run_key
 from governor.core.fleet.scopes import Holder
+from governor.daemon.fleet.paging import PAGE_ROWS
 from governor.remote_ports import FleetReply
 from tests.contract.fleet.fake_store import FakeFleetStore
 
@@ -97,7 +98,7 @@ def test_a_run_s_row_without_its_node_s_counts_and_names_the_node_of_its_key(sto
 @pytest.mark.parametrize("answer", [Answer.UNREACHABLE, Answer.REFUSED])
 def test_a_store_that_does_not_answer_is_a_failure(answer: Answer) -> None:
     class Cut(FakeFleetStore):
-        def range(self, prefix: str, limit: int) -> FleetReply:
+        def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
             return FleetReply(answer, reason="timeout")
 
     assert isinstance(look(Cut(), NOW), Failure)
@@ -111,15 +112,48 @@ def test_a_halt_covers_what_is_not_over_and_says_who_is_silent(store: FakeFleetS
     assert not isinstance(give(store, order), Failure)
     found = left(store, order)
     assert not isinstance(found, Failure)
-    assert [(one["run"], one["node"], one["silent"]) for one in found] == [
-        ("llama", "n1", False),
-        ("llama", "n2", True),
-    ]
+    parts = [(one["run"], one["node"], one["silent"]) for one in found.parts]
+    assert (parts, found.is_whole) == ([("llama", "n1", False), ("llama", "n2", True)], True)
     assert [order["stands"] for order in seen(store)["orders"]] == [True]
     assert not isinstance(release(store, order.order_id), Failure)
     again = release(store, order.order_id)
     assert isinstance(again, Failure)
     assert again.is_absent
+
+
+@pytest.mark.parametrize("how", ["unreadable", "labels"])
+def test_what_cannot_be_known_of_a_halt_is_not_told_as_its_end(store: FakeFleetStore, how: str) -> None:
+    row = "no row" if how == "unreadable" else row_text(replace(RUN, labels={}, left_out=True))
+    store.transact(Transaction((), ((run_key(holder("n3"), "odd"), row),)))
+    found = left(store, new_order(Act.HALT, "label:team=vision", "x", None))
+    assert not isinstance(found, Failure)
+    assert (found.parts, found.is_over) == ([], False)
+
+
+def test_orders_that_are_over_leave_room_and_holds_leave_room_for_halts(store: FakeFleetStore) -> None:
+    old = replace(new_order(Act.HOLD, "fleet", "x", DurationNs(1)), given_wall=WallNs(1), until_wall=WallNs(2))
+    rows = [(order_key(f"hold-{number:06x}"), order_text(old)) for number in range(ORDERS_MAX)]
+    store.transact(Transaction((), tuple(rows)))
+    for _ in range(HOLDS_MAX):
+        assert not isinstance(give(store, new_order(Act.HOLD, "fleet", "x", DurationNs(NS_PER_HOUR))), Failure)
+    assert isinstance(give(store, new_order(Act.HOLD, "fleet", "x", DurationNs(NS_PER_HOUR))), Failure)
+    assert not isinstance(give(store, new_order(Act.HALT, "fleet", "x", None)), Failure)
+
+
+def test_a_governor_that_is_gone_is_forgotten_and_one_that_speaks_is_not(store: FakeFleetStore) -> None:
+    assert isinstance(forget(store, holder("n1").text), Failure)
+    assert not isinstance(forget(store, holder("n2").text), Failure)
+    again = forget(store, holder("n2").text)
+    assert isinstance(again, Failure)
+    assert again.is_absent
+    assert [run["nodes"] for run in seen(store)["runs"]] == [["n1"], ["n4"]]
+
+
+def test_a_fleet_of_many_rows_is_seen_whole() -> None:
+    made = FakeFleetStore()
+    for number in range(PAGE_ROWS + 1):
+        put(made, f"n{number}")
+    assert seen(made)["totals"]["nodes"] == PAGE_ROWS + 1
 
 
 def test_more_orders_than_a_governor_reads_are_not_given(store: FakeFleetStore) -> None:

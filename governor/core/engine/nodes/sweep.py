@@ -14,7 +14,8 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine import incidents
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm, Effect, StopOther
+from governor.core.events.effects import Alarm, Effect, Record, StopOther
+from governor.core.events.fleet_orders import SilentUsedUp
 from governor.core.events.peers import OtherStopped
 from governor.core.halt.incident import Incident
 from governor.core.halt.table import PAST_ASKING, HaltState, StopTarget
@@ -23,6 +24,8 @@ AGAIN_NS: Final = 15 * NS_PER_S  # EC2 takes half a minute to stop a machine.
 TURN_NS: Final = 10 * NS_PER_S
 NEVER: Final = MonoNs(1 << 62)
 NOT_ALLOWED: Final = "not_allowed"
+OF_FLEET: Final = "sweep."  # In place of an incident's id: a stop that no halt of ours has asked for.
+INCIDENT_CHARS_MAX: Final = 200
 # In the timeline.
 NODE_STOPPED: Final = "node_stopped"
 
@@ -54,7 +57,26 @@ def _sweeps(incident: Incident) -> bool:
     return is_begun and not incident.given_up and incident.plan.stop is StopTarget.INSTANCE
 
 
+def on_used_up(node: Node, event: SilentUsedUp) -> list[Effect]:
+    """Of the fleet, not of a run of ours: the store's rows are all that is known. Noted before it is done."""
+    told = f"{event.cloud} {event.instance_id} of node {event.node}: {event.text}"
+    if node.facts.observe:
+        return [Alarm("fleet_swept", None, f"observe mode: would stop {told}")]
+    data = {"holder": event.holder, "node": event.node, "instance": event.instance_id, "why": event.text}
+    stop = StopOther(f"{OF_FLEET}{event.holder}"[:INCIDENT_CHARS_MAX], "", event.node, event.instance_id)
+    return [Record("sweep", None, None, data, durable=True), stop]
+
+
+def _of_fleet(seen: OtherStopped) -> list[Effect]:
+    data = {"node": seen.node, "stopped": seen.stopped, "verified": seen.verified, "reason": seen.reason}
+    done = "is stopped" if seen.verified else "is being stopped" if seen.stopped else "is not stopped"
+    text = f"the machine of {seen.node}, whose governor is silent and whose grants are used up, {done} ({seen.reason})"
+    return [Record("sweep", None, None, data, durable=True), Alarm("fleet_swept", None, text)]
+
+
 def on_other_stopped(node: Node, seen: OtherStopped) -> list[Effect]:
+    if seen.incident_id.startswith(OF_FLEET):
+        return _of_fleet(seen)
     managed = node.of_incident(seen.incident_id)
     incident = managed.incident if managed is not None else None
     if managed is None or incident is None or (before := incident.nodes.get(seen.node)) is None:

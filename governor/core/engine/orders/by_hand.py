@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from governor.core.base.findings import Finding, Reading
-from governor.core.base.units import DurationNs, MonoNs
+from governor.core.base.units import MonoNs
 from governor.core.engine import incidents, verdicts
 from governor.core.engine.idle import stop
 from governor.core.engine.idle_state import NODE
@@ -55,15 +55,8 @@ def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is None:
         return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
-    return hold(node, managed, event.duration, event.reason, event.at, {"uid": event.uid})
-
-
-def hold(
-    node: Node, managed: ManagedRun, duration: DurationNs, reason: str, at: MonoNs, who: Mapping[str, Any]
-) -> list[Effect]:  # fmt: skip
-    """Keep rules from halting it. A duration of 0 lifts the hold."""
-    managed.history.hold(MonoNs(at + duration), reason)
-    data = {"act": "hold", **who, "reason": reason, "duration_ns": duration}
+    managed.history.hold(MonoNs(event.at + event.duration), event.reason)
+    data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     # In this order: no record reports a hold that is not persisted. A confirmed hold outlives a crash of the governor.
-    kept = persist(node, at, managed, durable=True)
-    return [kept, Record("operator", managed.run.run, None, data, durable=True)]
+    kept = persist(node, event.at, managed, durable=True)
+    return [kept, Record("operator", event.run, None, data, durable=True)]

@@ -1,14 +1,15 @@
-"""Orders to the fleet, carried out on this node: each once for an attempt of a run, and a hold until it is released."""
+"""Orders to the fleet, carried out here: a halt once for each attempt of a run, and a hold for as long as it stands."""
 
 from __future__ import annotations
 
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, utc_text
+from governor.core.base.units import MonoNs, utc_text
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.engine.orders import by_hand
-from governor.core.events.effects import Alarm, Effect
+from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.fleet_orders import Act, Order, OrdersRead
-from governor.core.fleet.orders import covers, left_of, order_named_in
+from governor.core.fleet.orders import covers, left_of
 
 
 def on_read(node: Node, event: OrdersRead) -> list[Effect]:
@@ -18,20 +19,12 @@ def on_read(node: Node, event: OrdersRead) -> list[Effect]:
         Alarm("fleet_order_unreadable", None, f"a row of the fleet orders nothing, because it cannot be read: {key}")
         for key in sorted(node.shared.orders.replace(event, node.runs))
     ]
-    return [*effects, *_released(node, event), *apply(node, event.at)]
+    return [*effects, *_carried_out(node, event.at)]
 
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, for runs that have begun since."""
-    if node.shared is None or not node.shared.orders.standing:
-        return []
-    wall = node.wall(at)
-    effects: list[Effect] = []
-    for order in node.shared.orders.standing:
-        for managed in list(node.runs.values()) if order.stands(wall) else ():
-            if managed.run.alive and _is_covered(node, managed, order):
-                effects += _done(node, managed, order, at)
-    return effects
+    return _carried_out(node, at) if node.shared is not None and node.shared.orders.standing else []
 
 
 def refusal(node: Node, name: str, uid: int, at: MonoNs) -> str | None:
@@ -48,34 +41,41 @@ def refusal(node: Node, name: str, uid: int, at: MonoNs) -> str | None:
     return None
 
 
+def _carried_out(node: Node, at: MonoNs) -> list[Effect]:
+    assert node.shared is not None
+    wall, orders = node.wall(at), node.shared.orders
+    halts, holds = orders.of(Act.HALT, wall), orders.of(Act.HOLD, wall)
+    effects: list[Effect] = []
+    for managed in list(node.runs.values()):
+        effects += _held(node, managed, [one for one in holds if _is_covered(node, managed, one)], at)
+        for order in halts if managed.run.alive else ():
+            is_new = _is_covered(node, managed, order) and orders.note_done(
+                order, managed.run.run, managed.run.attempt_at
+            )
+            effects += _halted(node, managed, order, at) if is_new else []
+    return effects
+
+
+def _halted(node: Node, managed: ManagedRun, order: Order, at: MonoNs) -> list[Effect]:
+    if not node.facts.observe:
+        return by_hand.halt_by_order(node, managed, order, at)
+    return [Alarm("fleet_order_observed", managed.run.run, f"observe mode: {order.text}; this governor halts nothing")]
+
+
 def _is_covered(node: Node, managed: ManagedRun, order: Order) -> bool:
     run = managed.run
     return covers(order, node.facts.node, run.run, run.uid, run.stage, run.labels)
 
 
-def _done(node: Node, managed: ManagedRun, order: Order, at: MonoNs) -> list[Effect]:
-    assert node.shared is not None
-    # A person who lifts a hold on the node itself is not overruled when the run's ranks are started anew.
-    attempt = managed.run.attempt_at if order.act is Act.HALT else 0
-    if not node.shared.orders.note_done(order, managed.run.run, attempt):
+def _held(node: Node, managed: ManagedRun, holds: list[Order], at: MonoNs) -> list[Effect]:
+    """The hold that ends last is in force. It begins and ends with its order: nothing of it is remembered."""
+    wall, before = node.wall(at), managed.history.fleet_hold
+    last = max(holds, key=lambda order: order.until_wall or 0, default=None)
+    if (last.text if last is not None else None) == (before[1] if before is not None else None):
         return []
-    if order.act is Act.HALT:
-        return by_hand.halt_by_order(node, managed, order, at)
-    left = left_of(order, node.wall(at))
-    until = managed.history.hold_until
-    if until is not None and until >= at + left - NS_PER_S:
-        return []  # A longer one, or this one of before our restart.
-    return by_hand.hold(node, managed, left, order.text, at, {"order": order.order_id, "by": order.by})
-
-
-def _released(node: Node, event: OrdersRead) -> list[Effect]:
-    """Lift the holds whose order is gone: also those of an earlier start of ours."""
-    effects: list[Effect] = []
-    ids = {order.order_id for order in event.orders}
-    for managed in node.runs.values():
-        held = managed.history
-        named = order_named_in(held.hold_reason)
-        if named is not None and named not in ids and held.hold_until is not None and event.at < held.hold_until:
-            lifted = f"fleet order {named} was released"
-            effects += by_hand.hold(node, managed, DurationNs(0), lifted, event.at, {"order": named})
-    return effects
+    managed.history.hold_by_fleet((MonoNs(at + left_of(last, wall)), last.text) if last is not None else None)
+    order = {"order": last.order_id, "by": last.by, "reason": last.text} if last is not None else {"reason": "released"}
+    data = {"act": "hold", **order, "duration_ns": left_of(last, wall) if last is not None else 0}
+    # In this order: no record reports a hold that is not persisted.
+    kept = persist(node, at, managed, durable=True)
+    return [kept, Record("operator", managed.run.run, None, data, durable=True)]

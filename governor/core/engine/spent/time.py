@@ -181,7 +181,7 @@ def halts_in_s(managed: ManagedRun, at: MonoNs) -> float | None:
 
     None: no rule is armed that halts it, a person holds it, or it is halted already.
     """
-    is_held = managed.history.hold_until is not None and at < managed.history.hold_until
+    is_held = managed.history.held(at) is not None
     if managed.incident is not None or is_held or managed.policy.mode is not Mode.ENFORCE:
         return None
     due = (_due_at(managed, rule, at) for rule in managed.policy.rules if _halts(managed, rule))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, WallNs
 from governor.core.engine.orders.of_fleet import refusal
-from governor.core.events.effects import Alarm, Effect, Record, Term
+from governor.core.events.effects import Alarm, Effect, PersistRuns, Record, Term
 from governor.core.events.fleet_orders import Act, Order, OrdersRead
 from governor.core.events.fleet_store import Kept
 from governor.core.events.inputs import Disconnected, TrainerExited
@@ -16,12 +19,11 @@ from governor.core.fleet.orders import (
     ORDER_ROWS,
     checked_order_scope,
     order_key,
-    order_named_in,
     order_of,
     order_text,
 )
 from tests.unit.core.engine.test_shared_budgets import TEAM, World, end_billing
-from tests.unit.core.engine.test_step import at, hello, tick
+from tests.unit.core.engine.test_step import a_step, at, hello, tick
 
 NOW = 10**18  # The tests' wall clock at 0 s.
 HALT = Order("halt-00000a", Act.HALT, TEAM, "the data are wrong", "ann@ops", WallNs(1))
@@ -30,6 +32,11 @@ HOLD = Order("hold-00000b", Act.HOLD, "run:llama", "we look", "ann@ops", WallNs(
 
 def read(world: World, when: float, *orders: Order, unreadable: tuple[str, ...] = ()) -> list[Effect]:
     return world.play(OrdersRead(at(when), orders, unreadable))
+
+
+def node_snapshot_of(world: World) -> dict[str, Any]:
+    [kept] = [one.runs["llama"] for one in world.effects if isinstance(one, PersistRuns) and "llama" in one.runs][-1:]
+    return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
 
 
 def halted(effects: list[Effect]) -> list[str]:
@@ -108,34 +115,61 @@ def test_an_unsaved_halt_asks_for_no_checkpoint() -> None:
     assert incident.plan.checkpoint == "none"
 
 
-def test_a_hold_lasts_until_its_end_and_is_not_made_again_where_a_person_has_lifted_it() -> None:
-    world = training()
-    read(world, 2, HOLD)
-    history = world.node.runs["llama"].history
-    assert history.hold_until == at(7200)
-    assert order_named_in(history.hold_reason) == "hold-00000b"
-    history.hold(None, "")
-    world.until(4, 2)
-    assert history.hold_until is None
+def until(world: World, when: float = 3) -> float | None:
+    held = world.node.runs["llama"].history.held(at(when))
+    return held[0] / NS_PER_S if held is not None else None
 
 
-def test_a_released_hold_is_lifted_also_where_an_earlier_start_of_ours_made_it() -> None:
+def test_a_hold_lasts_until_its_end_and_is_noted_once() -> None:
+    world = training()
+    effects = [*read(world, 2, HOLD), *world.until(4, 2), *read(world, 4, HOLD)]
+    assert until(world) == 7200
+    assert until(world, 7200) is None
+    notes = [one.data for one in effects if isinstance(one, Record) and one.kind == "operator"]
+    assert [(one["order"], one["by"]) for one in notes] == [("hold-00000b", "ann@ops")]
+
+
+def test_a_hold_that_is_released_or_over_is_none_also_where_we_were_started_anew_meanwhile() -> None:
     world = training()
     read(world, 2, HOLD)
-    assert world.node.shared is not None
-    world.node.shared.orders = type(world.node.shared.orders)()  # A restart: the run's row has the hold, and no order.
+    again = training()
+    history = again.node.runs["llama"].history
+    history.restore_holds(node_snapshot_of(world))
+    assert until(again) == 7200, "until the orders are read, what was read last stands"
+    read(again, 3)
+    assert until(again) is None
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_several_holds_each_stands_until_it_is_released(order: tuple[int, int]) -> None:
+    world = training()
+    long = Order("hold-00000c", Act.HOLD, "fleet", "x", "bob@ops", WallNs(NOW), WallNs(NOW + 3 * NS_PER_HOUR))
+    both = [(HOLD, long)[one] for one in order]
+    read(world, 2, *both[:1])
+    read(world, 2, *both)
+    assert until(world) == 3 * 3600
+    read(world, 3, HOLD)
+    assert until(world) == 7200
+    read(world, 4)
+    assert until(world, 5) is None
+
+
+@pytest.mark.parametrize("own_s", [100, 50_000])
+def test_a_person_s_own_hold_stands_beside_the_fleet_s(own_s: int) -> None:
+    world = training()
+    world.node.runs["llama"].history.hold(at(own_s), "mine")
+    read(world, 2, HOLD)
+    assert until(world) == max(own_s, 7200)
     read(world, 3)
-    history = world.node.runs["llama"].history
-    assert history.hold_until == at(3)
+    assert until(world) == own_s
 
 
-def test_a_person_s_own_hold_is_neither_shortened_nor_lifted_by_the_fleet() -> None:
+def test_a_rule_s_halt_is_held_back_by_the_fleet_s_hold_and_follows_when_that_is_released() -> None:
     world = training()
-    history = world.node.runs["llama"].history
-    history.hold(at(50_000), "mine")
     read(world, 2, HOLD)
-    read(world, 3)
-    assert (history.hold_until, history.hold_reason) == (at(50_000), "mine")
+    assert halted(world.play(a_step(2, when=3, loss=float("nan")), tick(4))) == []
+    read(world, 5)
+    assert halted(world.until(7, 5)) == ["llama"]
 
 
 def test_a_row_that_cannot_be_read_is_told_once() -> None:

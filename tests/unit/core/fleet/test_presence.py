@@ -63,6 +63,7 @@ def test_a_row_has_its_place_whatever_the_labels() -> None:
         {"health": "no"},
         {"health": ["x"] * 9},
         {"rate_usd_micros_per_hour": 2**63},
+        {"version": 5},
     ],
 )
 def test_a_node_s_row_of_another_form_is_none(changes: dict[str, object]) -> None:
@@ -75,6 +76,16 @@ def test_what_is_no_row_is_none(text: str) -> None:
     assert run_row(kept(text)) is None
 
 
-@pytest.mark.parametrize("labels", [[], {"a": 1}, {"a\x1b": "b"}, {str(n): "" for n in range(9)}])
+def test_a_governor_of_an_earlier_version_is_read_and_what_it_did_not_know_has_its_default() -> None:
+    raw = json.loads(row_text(RUN))
+    del raw["may_stop"], raw["held_s"], raw["runway_s"]
+    row = run_row(kept(json.dumps(raw)))
+    assert row is not None
+    assert (row.may_stop, row.held_s, row.runway_s) == (False, None, None)
+    del raw["state"]
+    assert run_row(kept(json.dumps(raw))) is None, "without a state it says nothing"
+
+
+@pytest.mark.parametrize("labels", [[], {"a": 1}, {"a\x1b": "b"}, {str(n): "" for n in range(33)}])
 def test_labels_are_few_and_printable(labels: object) -> None:
     assert run_row(kept(json.dumps({**json.loads(row_text(RUN)), "labels": labels}))) is None

@@ -15,8 +15,8 @@ from governor.core.fleet.sweeping import PATIENCE_NS, HeldGrant, Silent, Step, n
 # $10 are granted and $4 were spent, at $6/h: at half of that they are used up after two hours.
 GRANT = HeldGrant("key", "fleet", "llama", GrantRow(10_000_000, 0, 4_000_000, 6_000_000, 1))
 USED_UP_NS = 2 * NS_PER_HOUR + PATIENCE_NS
-RUN = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=6_000_000)
-SILENT = Silent("n1~b~l", USED_UP_NS, NodeRow("n1", 1, "aws", "i-1", "eu-1"), [RUN], [GRANT])
+RUN = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=6_000_000, may_stop=True)
+SILENT = Silent("n1~b~l", USED_UP_NS, NodeRow("n1", 1, "aws", "i-1", "eu-1", can_stop=True), [RUN], [GRANT])
 
 
 def step(billing: BillingAnswer = BillingAnswer.RUNNING, **changes: object) -> Step:
@@ -39,10 +39,20 @@ def test_what_has_used_up_its_grant_at_half_its_rate_is_stopped() -> None:
         {"runs": [replace(RUN, is_alive=False, rate_usd_micros_per_hour=0)]},
         {"shares_machine": True},
         {"node": replace(SILENT.node, observes=True)},
+        {"node": replace(SILENT.node, can_stop=False)},
+        {"runs": [replace(RUN, may_stop=False)]},
+        {"runs": [replace(RUN, held_s=7_300)]},
+        {"grants": [replace(GRANT, scope="label:team=nlp")]},
     ],
 )
 def test_it_is_left_where_a_governor_would_not_have_halted_all_of_it(changes: dict[str, object]) -> None:
     assert step(**changes) is Step.LEAVE
+
+
+def test_behind_a_hold_it_is_stopped_as_its_governor_would_have() -> None:
+    held = [replace(RUN, held_s=7_300)]
+    assert step(runs=held) is Step.LEAVE
+    assert step(runs=held, for_ns=7_300 * NS_PER_S + PATIENCE_NS) is Step.STOP
 
 
 def test_a_provider_that_does_not_say_decides_nothing() -> None:
@@ -56,3 +66,5 @@ def test_what_is_billed_no_more_is_settled_whatever_it_had() -> None:
 def test_silence_behind_a_halt_that_stops_the_machine_is_what_was_to_come() -> None:
     assert not SILENT.is_ending
     assert replace(SILENT, runs=[replace(RUN, is_alive=False, stops_machine=True)]).is_ending
+    assert replace(SILENT, runs=[], node=replace(SILENT.node, stops_machine=True)).is_ending
+    assert not replace(SILENT, runs=[]).is_ending, "an idle machine is billed too"

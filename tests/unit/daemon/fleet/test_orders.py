@@ -27,11 +27,11 @@ class Store(FakeFleetStore):
     is_cut = False
     on_cut: Callable[[], None] = staticmethod(lambda: None)
 
-    def range(self, prefix: str, limit: int) -> FleetReply:
+    def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
         if self.is_cut:
             self.on_cut()
             return FleetReply(Answer.UNREACHABLE, reason="timeout")
-        return super().range(prefix, limit)
+        return super().range(prefix, limit, after)
 
     def put(self, key: str, text: str) -> None:
         assert self.transact(Transaction((), ((key, text),))).answer is Answer.APPLIED

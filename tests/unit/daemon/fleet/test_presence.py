@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.inputs import Disconnected, TrainerExited
-from governor.core.fleet.presence import LIVE_ROWS, NODE_ROWS, RUN_ROWS, node_row, run_row
+from governor.core.events.fleet_store import Answer, Transaction
+from governor.core.events.inputs import Disconnected, Event, TrainerExited
+from governor.core.events.machine import SourceTrouble
+from governor.core.fleet.presence import (
+    LIVE_ROWS,
+    NODE_ROWS,
+    RUN_ROWS,
+    NodeRow,
+    RunRow,
+    live_key,
+    node_key,
+    node_row,
+    row_text,
+    run_key,
+    run_row,
+)
+from governor.core.fleet.scopes import Holder
 from governor.daemon.fleet.presence import LEASE_S, FleetPresence
+from governor.remote_ports import FleetReply
 from tests.contract.fleet.fake_store import FakeFleetStore
 from tests.unit.core.engine.test_shared_budgets import World
 from tests.unit.core.engine.test_step import at
@@ -21,7 +39,8 @@ class Member:
         self.world, self.store = World(1_000), FakeFleetStore()
         assert self.world.node.shared is not None
         holder = self.world.node.shared.holder
-        self.presence = FleetPresence(lambda: holder, lambda: ())
+        self.posted: list[Event] = []
+        self.presence = FleetPresence(lambda: holder, ("aws", "i-1"), lambda: (), self.posted.append)
 
     def at(self, when: float) -> None:
         self.presence.tick(self.world.node, at(when))
@@ -88,6 +107,46 @@ def test_whose_lease_was_lost_writes_all_of_its_rows_anew(member: Member) -> Non
         del member.store.rows[key]
     member.at(20)
     assert (len(member.keys(LIVE_ROWS)), len(member.keys(NODE_ROWS)), len(member.keys(RUN_ROWS))) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_the_rows_of_before_a_reboot_go_and_those_of_a_copy_of_our_disk_that_lives_stay(lives: bool) -> None:
+    member = Member()
+    assert member.world.node.shared is not None
+    own = member.world.node.shared.holder
+    elder = replace(own, boot_id="boot-0")
+    row = row_text(NodeRow(own.node, 1))
+    rows = {node_key(elder): row, run_key(elder, "llama"): row_text(RunRow("llama", 1, "training", True))}
+    rows |= {live_key(elder): "{}"} if lives else {}
+    member.store.transact(Transaction((), (*rows.items(), (node_key(replace(own, ledger="other")), row))))
+    member.world.join()
+    member.world.until(2)
+    member.at(2)
+    assert (node_key(elder) in member.store.rows, run_key(elder, "llama") in member.store.rows) == (lives, lives)
+    assert len(member.keys(NODE_ROWS)) == (3 if lives else 2)
+
+
+def test_the_rows_of_a_ledger_that_this_machine_has_lost_go_so_that_nobody_stops_it_for_them() -> None:
+    member = Member()
+    lost = Holder("n1", "boot-1", "a ledger that is lost")
+    elsewhere = replace(lost, ledger="elsewhere")
+    rows = {node_key(lost): row_text(NodeRow("n1", 1, "aws", "i-1"))}
+    rows[node_key(elsewhere)] = row_text(NodeRow("n1", 1, "aws", "i-2"))
+    member.store.transact(Transaction((), tuple(rows.items())))
+    member.world.until(1)
+    member.at(1)
+    assert (node_key(lost) in member.store.rows, node_key(elsewhere) in member.store.rows) == (False, True)
+
+
+def test_a_store_that_takes_no_rows_of_ours_is_told_once(member: Member) -> None:
+    class Refuses(FakeFleetStore):
+        def transact(self, transaction: Transaction) -> FleetReply:
+            return FleetReply(Answer.REFUSED, reason="permission_denied")
+
+    member.store = Refuses()
+    for second in range(60, 240, 5):
+        member.at(second)
+    assert [one.alarm for one in member.posted if isinstance(one, SourceTrouble)] == ["fleet_unseen"]
 
 
 def test_who_ends_while_a_run_is_alive_leaves_its_rows_and_no_lease(member: Member) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from governor.core.base.units import NS_PER_HOUR, MonoNs, WallNs
-from governor.core.events.fleet_store import Kept, Transaction
+from governor.core.events.fleet_orders import SilentUsedUp
+from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.events.inputs import Event
 from governor.core.events.machine import SourceTrouble
 from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, row_text, run_key
@@ -25,7 +26,7 @@ from governor.core.fleet.scopes import (
     text_of,
 )
 from governor.core.fleet.sweeping import PATIENCE_NS, SILENT_NS
-from governor.daemon.fleet.sweep import EVERY_NS, FleetSweep, Sweeper
+from governor.daemon.fleet.sweep import ASKED_EVERY_NS, EVERY_NS, FleetSweep, Sweeper
 from governor.remote_ports import FleetReply
 from tests.contract.fakes_cloud import FakeCloud
 from tests.contract.fleet.fake_store import FakeFleetStore
@@ -36,12 +37,20 @@ USED_UP_NS = 2 * NS_PER_HOUR + PATIENCE_NS
 WALL = 10**18
 
 
+NODE = NodeRow("gpu-2", WALL, "aws", "i-2", "eu-1", can_stop=True, rate_usd_micros_per_hour=RATE)
+RUN = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE, may_stop=True)
+
+
 class Store(FakeFleetStore):
     """Something happens as soon as a grant is settled."""
 
     when_settled: Callable[[], None] = staticmethod(lambda: None)
 
+    is_deaf = False
+
     def transact(self, transaction: Transaction) -> FleetReply:
+        if self.is_deaf:
+            return FleetReply(Answer.UNKNOWN, reason="timeout")
         reply = super().transact(transaction)
         if any(key.startswith(GRANT_ROWS) for key in transaction.deletes):
             self.when_settled()
@@ -54,12 +63,13 @@ class World:
     def __init__(self) -> None:
         self.store, self.machine, self.posted = Store(), FakeCloud("i-2"), list[Event]()
         self.now, self.asked = MonoNs(0), list[str]()
+        self.when_asked: Callable[[], None] = lambda: None
         change = ceiling_change(Kept(scope_key("fleet")), 100_000_000)
         assert change is not None
         self.store.transact(change)
         self.put({
-            node_key(GONE): row_text(NodeRow("gpu-2", WALL, "aws", "i-2", "eu-1", rate_usd_micros_per_hour=RATE)),
-            run_key(GONE, "llama"): row_text(RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE)),
+            node_key(GONE): row_text(NODE),
+            run_key(GONE, "llama"): row_text(RUN),
         })  # fmt: skip
         key = grant_key(GONE, "fleet", "llama")
         row, scope = GrantRow(10_000_000, 0, 4_000_000, RATE, WALL), self.scope
@@ -74,6 +84,7 @@ class World:
 
         def other(instance_id: str) -> FakeCloud:
             self.asked.append(f"{name} {instance_id}")
+            self.when_asked()
             return self.machine
 
         sweeper = Sweeper("aws", region, other) if may_sweep else None
@@ -98,7 +109,8 @@ class World:
 
     @property
     def stops(self) -> list[str]:
-        return [incident for what, incident, _ in self.machine.operations if what == "stop"]
+        """Machines that the loop was asked to stop."""
+        return [one.instance_id for one in self.posted if isinstance(one, SilentUsedUp)]
 
     @property
     def told(self) -> list[str]:
@@ -132,12 +144,46 @@ def test_a_machine_that_is_billed_no_more_is_settled_at_what_it_may_have_spent(w
     assert [key for key in world.store.rows if "gpu-2" in key] == []
 
 
-def test_a_machine_whose_grant_is_used_up_is_stopped_once_and_then_settled(world: World) -> None:
-    world.machine.stopping_reads = 3
-    world.until(USED_UP_NS + 10 * EVERY_NS)
-    assert world.stops == ["sweep.gpu-2~boot~ledger"]
+def test_the_loop_is_asked_to_stop_a_machine_whose_grant_is_used_up_and_what_has_ended_is_settled(world: World) -> None:
+    world.until(USED_UP_NS - EVERY_NS)
+    assert world.stops == []
+    world.until(USED_UP_NS + 4 * EVERY_NS)
+    assert world.stops == ["i-2"]
+    world.until(USED_UP_NS + ASKED_EVERY_NS + 2 * EVERY_NS)
+    assert world.stops == ["i-2"] * 2, "it is billed still"
+    world.machine.state = "stopped"
+    world.until(USED_UP_NS + ASKED_EVERY_NS + 3 * EVERY_NS)
     assert world.scope.holders == 0
-    assert world.told == ["fleet_node_silent", "fleet_swept", "fleet_swept"]
+    assert world.told == ["fleet_node_silent", "fleet_swept"]
+
+
+def test_a_governor_that_is_back_while_the_provider_answers_is_left(world: World) -> None:
+    world.until(USED_UP_NS - EVERY_NS)
+    world.when_asked = lambda: world.put({live_key(GONE): "{}"})
+    world.until(USED_UP_NS + 4 * EVERY_NS)
+    assert world.stops == []
+
+
+def test_silence_counts_anew_where_it_has_spoken_between_two_looks(world: World) -> None:
+    world.until(USED_UP_NS - EVERY_NS)
+    world.put({node_key(GONE): row_text(NodeRow("gpu-2", WALL + 1, "aws", "i-2", "eu-1", can_stop=True))})
+    world.until(USED_UP_NS + NS_PER_HOUR)
+    assert world.stops == []
+
+
+def test_a_lost_answer_to_the_role_forgets_nothing(world: World) -> None:
+    world.until(NS_PER_HOUR)
+    world.store.is_deaf = True
+    world.until(NS_PER_HOUR + 2 * EVERY_NS)
+    world.store.is_deaf = False
+    world.until(USED_UP_NS + 2 * EVERY_NS)
+    assert (world.told, world.stops) == (["fleet_node_silent"], ["i-2"])
+
+
+def test_an_idle_machine_whose_governor_vanished_is_told(world: World) -> None:
+    world.store.transact(Transaction((), (), (run_key(GONE, "llama"),)))
+    world.until(USED_UP_NS + EVERY_NS)
+    assert (world.told, world.stops) == (["fleet_node_silent"], [])
 
 
 def test_one_governor_of_the_fleet_does_it_and_the_next_one_when_that_is_gone(world: World) -> None:

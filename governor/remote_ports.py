@@ -144,8 +144,9 @@ class FleetStore(Protocol):
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
         """READ when a row below the prefix has changed behind this revision, or when `wait_s` are over.
 
-        Its revision is above `after` where something has changed. This call may take as long as `wait_s` beside
-        `bound_s`. An answer proves nothing of the store at its end: read again.
+        Its revision is above `after` where something has changed, and its rows are the first that did, as they are
+        then: revision 0 of one that is gone. This call may take as long as `wait_s` beside `bound_s`. An answer proves
+        nothing of the store at its end: read again.
         """
 
     def grant_lease(self, ttl_s: int) -> FleetReply:

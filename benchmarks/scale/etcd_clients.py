@@ -39,6 +39,7 @@ KEEP_ALIVE_S: Final = 10.0
 WRITE_S: Final = 60.0
 LEASE_S: Final = 30
 WAIT_S: Final = 30.0
+SETTLED_S: Final = 5.0  # Each reads within a second and waits again.
 ROLE_EVERY: Final = 3  # Keep-alives: who looks at silent governors is asked each 30 s.
 TELLER: Final = f"{ROLES}teller"
 SCOPES: Final = 20  # Teams: a grant's transaction meets those of its own team alone.
@@ -125,16 +126,22 @@ class Client:
                 self._wire.close()
 
     async def _obey(self) -> None:
-        """Read, wait behind that, and read again: with a connection for each, as the daemon has."""
-        changed = True
+        """Read, wait behind that, and read again: with a connection for each, as the daemon has.
+
+        A change comes with the watch, and counts as told then. The read behind it waits up to a second, as there.
+        """
+        is_new = True
         while True:
             read, waits = Wire(self._port), Wire(self._port)
             try:
                 found = await read.post("/v3/kv/range", range_body(ORDER_ROWS, True, 256))
                 self._calls["orders"] += 1
-                if changed:
+                if is_new:
                     self.told.put_nowait(time.monotonic())
-                changed = await waits.wait(int(found["header"]["revision"]))
+                is_new = False
+                if await waits.wait(int(found["header"]["revision"])):
+                    self.told.put_nowait(time.monotonic())
+                    await asyncio.sleep((self.number * 0.618) % 1.0)
             finally:
                 read.close()
                 waits.close()
@@ -203,13 +210,14 @@ class Client:
 
 
 async def shout(port: int, clients: list[Client], word: str) -> list[float]:
-    """Give an order; milliseconds until each client has read it."""
+    """Give an order; milliseconds until each client has it. All wait again before the next one."""
     wire, key = Wire(port), order_key("halt-00000a")
     order = Order("halt-00000a", Act.HALT, "fleet", word, "bench", WallNs(time.time_ns()))
     begun = time.monotonic()
     await wire.post("/v3/kv/put", {"key": b64(key), "value": b64(order_text(order))})
     told = await asyncio.gather(*(client.told.get() for client in clients))
     wire.close()
+    await asyncio.sleep(SETTLED_S)
     return [(at - begun) * 1e3 for at in told]
 
 

@@ -117,4 +117,11 @@ def fleet_part(
     costs = FleetCosts(lambda: shared.holder, ledger_days(settings.paths.state_dir), clock.wall)
     worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, costs])
     sweeping = FleetWorker(stores[2], clock, post, [sweep], name="fleet-sweep")
-    return FleetPart(worker, sweeping, OrderWatch(stores[1], clock, post), presence, shared, problem), shared
+    return FleetPart(
+        worker,
+        sweeping,
+        OrderWatch(stores[1], clock, post, spread=uuid.uuid4().int % 1_000 / 1_000),
+        presence,
+        shared,
+        problem,
+    ), shared

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.app.fleet_rows import Failure, failure_of
-from governor.app.fleet_view import covered, is_known, look, order_document
+from governor.app.fleet_view import covered, is_known, look, order_document, scopes_of
 from governor.core.base.printable import printable
 from governor.core.base.units import DurationNs, WallNs
 from governor.core.events.fleet_orders import Act, Order
@@ -31,6 +31,7 @@ from governor.core.fleet.presence import LIVE_ROWS, NODE_ROWS
 from governor.daemon.fleet.paging import forget_holder, whole
 from governor.remote_ports import FleetStore
 
+SCOPES_SHOWN: Final = 12
 LOOK_EVERY_S: Final = 1.0
 HOLDS_MAX: Final = ORDERS_MAX // 2  # Holds leave room for halts.
 
@@ -109,6 +110,7 @@ class Left:
 
     parts: list[Mapping[str, Any]]
     is_whole: bool  # Else there may be more: a row cannot be read, or lacks labels.
+    known: list[str]  # Some scopes that live runs have: one of them was meant, perhaps.
 
     @property
     def is_over(self) -> bool:
@@ -129,7 +131,7 @@ def left(store: FleetStore, order: Order) -> Left | Failure:
         }
         for part in covered(seen, order)
     ]
-    return Left(list(parts), is_known(seen, order))
+    return Left(list(parts), is_known(seen, order), scopes_of(seen)[:SCOPES_SHOWN])
 
 
 def await_end(store: FleetStore, order: Order, wait_s: float, tell: Callable[[Left], None]) -> Left | Failure:

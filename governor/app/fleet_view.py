@@ -23,6 +23,7 @@ from governor.core.fleet.presence import (
     node_row,
     run_row,
 )
+from governor.core.money.group_totals import keys_of
 from governor.daemon.fleet.paging import every_row
 from governor.remote_ports import FleetReply, FleetStore
 from governor.settings.fleet import Fleet
@@ -97,6 +98,17 @@ def is_known(seen: Seen, order: Order) -> bool:
     """Whether `covered` is all of it: every row can be read, and no run has labels that its row lacks."""
     by_label = order.scope.startswith("label:")
     return not seen.unreadable and not any(by_label and part.row.left_out for part in _live(seen))
+
+
+def scopes_of(seen: Seen) -> list[str]:
+    """What live runs could be named by: their labels and stages first."""
+    rows = [(part.node, part.row) for part in _live(seen)]
+    groups = {key for _, row in rows for key in keys_of(row.stage, row.labels.items())}
+    return [
+        *sorted(groups),
+        *sorted({f"run:{row.run}" for _, row in rows}),
+        *sorted({f"node:{node}" for node, _ in rows}),
+    ]
 
 
 def _live(seen: Seen) -> list[Part]:

@@ -11,10 +11,10 @@ import pytest
 from tests.tidy.sources import PRODUCT, Source, dotted, sources
 
 BROAD = {"Exception", "BaseException"}
-# The guard around the daemon, the ones around its threads that ask etcd, the one around who only watches it, the one around
-# one request of anyone, and the one around every hook of the shim in the
-# training thread. The gate's, which hands what its thread has raised to who waits for that. And two around what is only
-# said: one run's account, beside which other runs have theirs, and the closing line, which is no exit code.
+# The guard around the daemon, the ones around its threads that ask etcd, the one around who only watches it, the one
+# around one request of anyone, and the one around every hook of the shim in the training thread. The gate's, which
+# hands what its thread has raised to who waits for that. And two around what is only said: one run's account, beside
+# which other runs have theirs, and the closing line, which is no exit code.
 BROAD_ALLOWED = Counter(
     {
         "governor/adapters/command/gate.py": 1,

@@ -114,6 +114,7 @@ class WatchSeen:
 
     has_begun: bool = False
     changed_at: int = 0  # The revision of the first change.
+    rows: tuple[Kept, ...] = ()  # What it changed.
     is_over: bool = False  # Cancelled, or no watch at all.
     _read: int = 0
 
@@ -129,9 +130,16 @@ class WatchSeen:
             self.has_begun |= found.get("created") is True
             self.is_over = found.get("canceled") is True
             if found.get("events") and not self.is_over:
+                self.rows = tuple(_changed(event) for event in found["events"])
                 self.changed_at = revision_of(found)
         except (*TORN, RecursionError):
             self.is_over = True
+
+
+def _changed(event: Mapping[str, Any]) -> Kept:
+    """One of TORN where it is no event. Of a row that is gone only the key comes."""
+    kept = kept_of(event["kv"])
+    return Kept(kept.key) if event.get("type") == "DELETE" else kept
 
 
 def failure(status: int, found: Mapping[str, Any] | None) -> FleetReply:

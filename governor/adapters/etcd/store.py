@@ -140,7 +140,7 @@ class EtcdStore:
             is_enough=seen.is_enough,
         )
         if seen.changed_at:
-            return FleetReply(Answer.READ, revision=max(after + 1, seen.changed_at))
+            return FleetReply(Answer.READ, seen.rows, max(after + 1, seen.changed_at))
         if seen.has_begun and not seen.is_over and isinstance(answer, HttpFailure) and answer.reason == "timeout":
             return FleetReply(Answer.READ, revision=after)
         return FleetReply(Answer.UNREACHABLE, reason="no_watch")

@@ -31,7 +31,9 @@ class Length(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-@click.command("halt", short_help="Halt all runs of a scope, and let none begin.", epilog=exits(ExitCode.UNSURE))
+@click.command(
+    "halt", short_help="Halt all runs of a scope, and let none begin.", epilog=exits(ExitCode.UNKNOWN, ExitCode.UNSURE)
+)  # fmt: skip
 @click.argument("scope")
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in each incident.")
 @click.option("--for", "lasts", type=Length(), metavar="DURATION", help="Until then no run begins. Default: released.")
@@ -55,11 +57,12 @@ def halt_fleet(
     SCOPE is fleet, stage:NAME, label:KEY=VALUE, node:NAME or run:NAME. Nothing asks again. The order stands until
     `costgov fleet release`: a run that begins meanwhile is halted, and `costgov run` starts none. Nodes are told within
     a second; one that is cut off from etcd is told when it is not any more. With --wait the exit code is 7 where
-    something of it has not ended by then.
+    something of it has not ended by then, or is not known. It is 5 where no node shows a run that it covers.
     """
     from governor.app import fleet_orders
     from governor.app.fleet_rows import Failure
     from governor.core.events.fleet_orders import Act
+    from governor.text.table import plain
 
     order = _made(fleet_orders, Act.HALT, scope, reason, lasts, is_unsaved=checkpoint is not None)
 
@@ -69,6 +72,8 @@ def halt_fleet(
         given = fleet_orders.give(store, order)
         if isinstance(given, Failure):
             return given
+        if wait:  # Who breaks the wait off must know that it stands.
+            click.echo(plain(_stands(given)), err=as_json)
         left = fleet_orders.await_end(store, order, wait / NS_PER_S if wait else 0.0, seen)
         return {**given, **_left_document(left), "covered": seen.most}
 
@@ -77,6 +82,8 @@ def halt_fleet(
         print_json(data)
     else:
         _tell(data, waited=bool(wait))
+    if data["left"] is not None and data["is_whole"] and not data["covered"]:
+        raise click.exceptions.Exit(ExitCode.UNKNOWN)
     if wait and not data["is_over"]:
         raise click.exceptions.Exit(ExitCode.UNSURE)
 
@@ -84,8 +91,8 @@ def halt_fleet(
 def _left_document(left: Any) -> dict[str, Any]:
     """`left` null: etcd did not say."""
     if not hasattr(left, "parts"):
-        return {"left": None, "is_whole": False, "is_over": False}
-    return {"left": left.parts, "is_whole": left.is_whole, "is_over": left.is_over}
+        return {"left": None, "is_whole": False, "is_over": False, "known": []}
+    return {"left": left.parts, "is_whole": left.is_whole, "is_over": left.is_over, "known": left.known}
 
 
 class _Progress:
@@ -99,7 +106,7 @@ class _Progress:
         count = len(left.parts)
         self.most = max(self.most, count)
         if self._left not in (None, count):
-            click.echo(f"{count} parts of runs are left", err=True)
+            click.echo(f"left: {count}", err=True)
         self._left = count
 
 
@@ -107,15 +114,18 @@ def _tell(data: Mapping[str, Any], *, waited: bool) -> None:
     from governor.text.table import plain
 
     left = data["left"]
-    click.echo(plain(f"{data['id']}: stands from now on for {data['scope']}"))
+    if not waited:
+        click.echo(plain(_stands(data)))
     if left is None:
         click.echo("What it covers is not known: etcd did not say. See `costgov fleet`.")
     elif not data["covered"]:
-        click.echo("no node shows a live run that it covers")
+        click.echo(
+            plain(f"no node shows a live run that it covers. Known are: {', '.join(data['known']) or 'no runs'}")
+        )
     elif not left:
         click.echo("all of it that is shown has ended")
     else:
-        click.echo(f"{len(left)} parts of runs {'have not ended' if waited else 'are covered'}:")
+        click.echo(f"not ended: {len(left)}" if waited else f"covered: {len(left)}")
         for part in left[:_SHOWN]:
             silent = ", its governor is SILENT" if part["silent"] else ""
             stage = f" {part['halt_stage']}" if part["halt_stage"] else ""
@@ -124,7 +134,11 @@ def _tell(data: Mapping[str, Any], *, waited: bool) -> None:
             click.echo(f"  and {len(left) - _SHOWN} more")
     if left is not None and not data["is_whole"]:
         click.echo("There may be more: a row cannot be read, or lacks labels of its run. See `costgov fleet --json`.")
-    click.echo(f"Follow it with: costgov fleet   Let runs begin again: costgov fleet release {data['id']}")
+    click.echo("Follow it with: costgov fleet")
+
+
+def _stands(order: Mapping[str, Any]) -> str:
+    return f"{order['id']}: stands from now on for {order['scope']}; end it with: costgov fleet release {order['id']}"
 
 
 @click.command(

@@ -122,6 +122,15 @@ class Orders:
         before, self.unreadable = self.unreadable, frozenset(read.unreadable)
         return self.unreadable - before
 
+    def rows(self) -> list[list[str]]:
+        """For the journal: a governor that starts while nobody can be asked goes on with these."""
+        return [[order_key(order.order_id), order_text(order)] for order in self.standing]
+
+    def restore(self, rows: Sequence[Sequence[str]]) -> None:
+        """They stand until the store has been read. One of TORN when these are no rows."""
+        found = (order_of(Kept(str(key), str(text), 1)) for key, text in rows)
+        self.standing = tuple(order for order in found if order is not None)
+
     def begin_with(self, read: OrdersRead) -> None:
         """Before the loop begins, which gets the same as an event and tells what is unreadable."""
         self.standing = read.orders

@@ -73,6 +73,7 @@ class Shared:
             "holder": [own.node, own.boot_id, own.ledger],
             "machine": self.machine,
             "grants": self.reservations.snapshot(),
+            "orders": self.orders.rows(),
         }
 
     def restore(self, row: Mapping[str, Any]) -> None:
@@ -86,6 +87,7 @@ class Shared:
         self.reservations = Reservations(self.holder, self.instance)
         self.reservations.restore(row["grants"] if is_same else ())
         self._recall_at = MonoNs(0)
+        self.orders.restore(row.get("orders", ()))
 
     def note_stored(self) -> None:
         self.is_stored = True

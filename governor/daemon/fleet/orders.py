@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -12,13 +12,13 @@ import structlog
 from governor.core.base.printable import cut, printable
 from governor.core.base.units import NS_PER_S
 from governor.core.events.fleet_orders import OrdersRead
-from governor.core.events.fleet_store import Answer
+from governor.core.events.fleet_store import Answer, Kept
 from governor.core.events.inputs import Event
 from governor.core.events.machine import SourceTrouble
 from governor.core.fleet.orders import ORDER_ROWS, ORDERS_MAX, order_of
 from governor.daemon.fleet.paging import whole
 from governor.ports import Clock
-from governor.remote_ports import FleetReply, FleetStore
+from governor.remote_ports import FleetStore
 
 # A watch that nobody answers, as behind a cut, costs so long at most. A thousand governors read 33 times a second.
 WAIT_S: Final = 30.0
@@ -33,8 +33,10 @@ log = structlog.get_logger("costgov")
 class OrderWatch:
     def __init__(
         self, store: FleetStore, clock: Clock, post: Callable[[Event], None], *, wait_s: float = WAIT_S,
-        again_s: float = AGAIN_S,
+        again_s: float = AGAIN_S, spread: float = 0.0,
     ) -> None:  # fmt: skip
+        """`spread`: of a fleet's governors each has another, between 0 and 1."""
+        self._spread = spread
         self._store, self._clock, self._post, self._wait_s, self._again_s = store, clock, post, wait_s, again_s
         self._ending, self._has_read = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="fleet-orders", daemon=True)
@@ -83,17 +85,24 @@ class OrderWatch:
         found = whole(self._store, ORDER_ROWS, ORDERS_MAX)
         if found.answer is not Answer.READ:
             return found.reason or found.answer.value
-        self._read(found)
+        self._tell({kept.key: kept for kept in found.rows}, is_cut=found.is_cut)
         changed = self._store.wait(ORDER_ROWS, found.revision, self._wait_s)
         if changed.answer is not Answer.READ:
             self._ending.wait(self._again_s)
+            return ""
+        self._since = self._clock.mono()
+        if changed.rows:
+            # At once, as etcd told it. What is read next makes it whole, and a thousand need not all read together.
+            known = {kept.key: kept for kept in (*found.rows, *changed.rows)}
+            self._tell({key: kept for key, kept in known.items() if kept.revision}, is_cut=found.is_cut)
+            self._ending.wait(self._again_s * self._spread)
         return ""
 
-    def _read(self, found: FleetReply) -> None:
+    def _tell(self, rows: Mapping[str, Kept], *, is_cut: bool) -> None:
         at = self._clock.mono()
-        orders = {kept.key: order_of(kept) for kept in found.rows}
+        orders = {key: order_of(kept) for key, kept in rows.items()}
         unreadable = [cut(printable(key), KEY_SHOWN_MAX) for key, order in orders.items() if order is None]
-        if found.is_cut:
+        if is_cut:
             unreadable.append(f"{ORDER_ROWS}: more than {ORDERS_MAX}; release some")
         known = tuple(order for order in orders.values() if order is not None)
         self._last = OrdersRead(at, known, tuple(unreadable))

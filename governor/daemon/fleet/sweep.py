@@ -108,8 +108,10 @@ class FleetSweep:
         if isinstance(live, FleetReply) or isinstance(nodes, FleetReply):
             return
         speaking = {holder_in(kept.key) for kept in live}
-        known = ((holder_in(kept.key), node_row(kept)) for kept in nodes)
-        used = {_machine(row) for holder, row in known if holder in speaking and row is not None}
+        known = {holder_in(kept.key): node_row(kept) for kept in nodes}
+        used = {_machine(row) for holder, row in known.items() if holder in speaking and row is not None}
+        # Of one that speaks, and whose row cannot be read or is not there, nobody knows which machine is its own.
+        unknown = any(known.get(holder) is None for holder in speaking)
         quiet = {holder_in(kept.key): kept for kept in nodes if holder_in(kept.key) not in speaking}
         # Who came back meanwhile has written its row anew.
         said = {(holder, kept.revision) for holder, kept in quiet.items()}
@@ -125,7 +127,7 @@ class FleetSweep:
             if not isinstance(runs, FleetReply) and not isinstance(grants, FleetReply):
                 rows = [row for one in runs if (row := run_row(one)) is not None]
                 if len(rows) == len(runs):  # Of a run that cannot be read nothing is known.
-                    shares = node.instance_id is not None and _machine(node) in used
+                    shares = unknown or (node.instance_id is not None and _machine(node) in used)
                     yield kept, Silent(holder, for_ns, node, rows, _held(grants), shares)
 
     # --- what is done ----------------------------------------------------------------------------------

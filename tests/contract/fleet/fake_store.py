@@ -55,7 +55,11 @@ class FakeFleetStore:
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
         with self._changed:
             self._changed.wait_for(lambda: self._changed_at(prefix) > after, wait_s)
-            return FleetReply(Answer.READ, revision=max(after, self._changed_at(prefix)))
+            at = self._changed_at(prefix)
+            rows = tuple(
+                self._row(key) for key, when in self._changes.items() if key.startswith(prefix) and when > after
+            )
+            return FleetReply(Answer.READ, rows, max(after, at))
 
     def _changed_at(self, prefix: str) -> int:
         return max((at for key, at in self._changes.items() if key.startswith(prefix)), default=0)

@@ -179,6 +179,20 @@ def test_what_a_watch_says(
     assert (told.answer, told.revision) == expected
 
 
+def test_a_server_that_takes_the_watch_and_never_says_so_is_no_quiet_one(
+    serve: Serve, store_of: Callable[..., EtcdStore]
+) -> None:
+    ended = threading.Event()
+
+    def script(*_: object) -> tuple[int, object]:
+        ended.wait(60.0)
+        return 200, b""
+
+    store = store_of(serve(script))
+    assert store.wait("costgov/1/order/", 6, 0.3).answer is Answer.UNREACHABLE
+    ended.set()
+
+
 def test_a_watch_of_a_server_that_is_gone_is_no_quiet_one(store_of: Callable[..., EtcdStore]) -> None:
     assert store_of("http://127.0.0.1:9").wait("costgov/1/order/", 6, 20.0).answer is Answer.UNREACHABLE
 

@@ -152,6 +152,7 @@ def test_a_wait_ends_at_once_where_something_has_changed_since(store: FleetStore
     changed_at = put(store, f"{name}row", "one")
     told = store.wait(name, before, SAFETY_S)
     assert (told.answer, told.revision) == (Answer.READ, changed_at)
+    assert told.rows == (Kept(f"{name}row", "one", changed_at),)
 
 
 def test_a_wait_ends_when_another_changes_a_row(store: FleetStore, name: str) -> None:
@@ -162,6 +163,7 @@ def test_a_wait_ends_when_another_changes_a_row(store: FleetStore, name: str) ->
     gone = store.transact(Transaction(((f"{name}row", first),), deletes=(f"{name}row",)))
     waits.join()
     assert (told[0].answer, told[0].revision >= gone.revision) == (Answer.READ, True)
+    assert told[0].rows == (Kept(f"{name}row"),)
 
 
 def test_a_wait_in_vain_says_so_and_a_row_elsewhere_is_no_change(store: FleetStore, name: str) -> None:

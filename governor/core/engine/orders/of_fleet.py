@@ -15,10 +15,13 @@ from governor.core.fleet.orders import covers, left_of
 def on_read(node: Node, event: OrdersRead) -> list[Effect]:
     if node.shared is None:
         return []
+    before = node.shared.orders.standing
     effects: list[Effect] = [
         Alarm("fleet_order_unreadable", None, f"a row of the fleet orders nothing, because it cannot be read: {key}")
         for key in sorted(node.shared.orders.replace(event, node.runs))
     ]
+    if tuple(before) != event.orders:  # A start of ours while nobody can be asked goes on with these.
+        effects.append(persist(node, event.at))
     return [*effects, *_carried_out(node, event.at)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, WallNs
 from governor.core.engine.orders.of_fleet import refusal
-from governor.core.events.effects import Alarm, Effect, PersistRuns, Record, Term
+from governor.core.events.effects import Alarm, Ask, Effect, PersistRuns, Record, Term
 from governor.core.events.fleet_orders import Act, Order, OrdersRead
 from governor.core.events.fleet_store import Kept
 from governor.core.events.inputs import Disconnected, TrainerExited
@@ -18,10 +19,12 @@ from governor.core.fleet.orders import (
     HOLD_MAX_NS,
     ORDER_ROWS,
     checked_order_scope,
+    covers,
     order_key,
     order_of,
     order_text,
 )
+from governor.core.money.charges import UNALLOCATED
 from tests.unit.core.engine.test_shared_budgets import TEAM, World, end_billing
 from tests.unit.core.engine.test_step import a_step, at, hello, tick
 
@@ -106,13 +109,55 @@ def test_an_order_that_has_ended_by_our_clock_does_nothing() -> None:
     assert halted([*read(world, 2, order), *world.until(4, 2)]) == []
 
 
-def test_an_unsaved_halt_asks_for_no_checkpoint() -> None:
+@pytest.mark.parametrize("is_unsaved", [False, True])
+def test_an_unsaved_halt_asks_for_no_checkpoint(is_unsaved: bool) -> None:
     world = training()
-    order = Order("halt-00000e", Act.HALT, "fleet", "x", "ann@ops", WallNs(1), None, True)
-    read(world, 2, order)
-    incident = world.node.runs["llama"].incident
-    assert incident is not None
-    assert incident.plan.checkpoint == "none"
+    world.play(*(hello(rank, when=2 + rank / 10, labels={"team": "nlp"}) for rank in (0, 1)))
+    world.play(*(a_step(30, rank, when=3) for rank in (0, 1)))
+    order = Order("halt-00000e", Act.HALT, "fleet", "x", "ann@ops", WallNs(1), None, is_unsaved)
+    effects = read(world, 4, order)
+    assert [one.run for one in effects if isinstance(one, Ask)] == ([] if is_unsaved else ["llama"])
+
+
+def test_an_order_by_name_covers_the_run_of_a_user_whose_name_was_another_s() -> None:
+    order = Order("halt-00000c", Act.HALT, "run:llama", "x", "ann@ops", WallNs(1))
+    assert covers(order, "n1", "llama@1001", 1001, None, {})
+    assert not covers(order, "n1", "llama@1001", 1002, None, {})
+
+
+def test_a_governor_that_observes_halts_nothing_and_says_so_once_and_starts_what_is_launched() -> None:
+    world = training()
+    world.node.facts = replace(world.node.facts, observe=True)
+    effects = [*read(world, 2, replace(HALT, scope="fleet")), *world.until(4, 2)]
+    assert halted(effects) == []
+    assert [one.name for one in effects if isinstance(one, Alarm)] == ["fleet_order_observed"]
+    assert refusal(world.node, "new", 1000, at(4)) is None
+
+
+def test_a_governor_that_starts_while_nobody_can_be_asked_goes_on_with_the_orders_of_before() -> None:
+    world = World(1_000)
+    world.until(1)
+    effects = read(world, 1, HALT)
+    kept = [one for one in effects if isinstance(one, PersistRuns)][-1]
+    assert world.node.shared is not None
+    again = World(1_000)
+    assert again.node.shared is not None
+    again.node.shared.restore(json.loads(json.dumps(kept.runs[UNALLOCATED]))["shared"])
+    again.join(2)
+    assert halted(again.until(4, 2)) == ["llama"]
+    gone = World(1_000)
+    assert gone.node.shared is not None
+    gone.node.shared.restore(json.loads(json.dumps(kept.runs[UNALLOCATED]))["shared"])
+    read(gone, 1)
+    gone.join(2)
+    assert halted(gone.until(4, 2)) == [], "it was released meanwhile"
+
+
+def test_a_hold_whose_end_is_further_than_any_may_be_holds_nothing() -> None:
+    world = training()
+    given = WallNs(NOW + 400 * 24 * NS_PER_HOUR)
+    read(world, 2, replace(HOLD, given_wall=given, until_wall=WallNs(given + NS_PER_HOUR)))
+    assert until(world) is None
 
 
 def until(world: World, when: float = 3) -> float | None:

@@ -10,7 +10,7 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S
 from governor.core.events.inputs import BillingAnswer
 from governor.core.fleet.presence import NodeRow, RunRow
 from governor.core.fleet.scopes import GrantRow
-from governor.core.fleet.sweeping import PATIENCE_NS, HeldGrant, Silent, Step, next_step
+from governor.core.fleet.sweeping import PATIENCE_NS, HeldGrant, Silent, Step, next_step, settles_at
 
 # $10 are granted and $4 were spent, at $6/h: at half of that they are used up after two hours.
 GRANT = HeldGrant("key", "fleet", "llama", GrantRow(10_000_000, 0, 4_000_000, 6_000_000, 1))
@@ -61,6 +61,23 @@ def test_a_provider_that_does_not_say_decides_nothing() -> None:
 
 def test_what_is_billed_no_more_is_settled_whatever_it_had() -> None:
     assert step(BillingAnswer.ENDED, grants=[], runs=[], for_ns=0) is Step.SETTLE
+
+
+HOUR = NS_PER_HOUR
+
+
+@pytest.mark.parametrize(
+    ("rate", "wall", "silent_h", "expected"),
+    [
+        (0, 1 + 2 * HOUR, 2, 4_000_000 + 2 * 6_000_000),  # What it said last, and its rate since.
+        (8_000_000, 1 + 2 * HOUR, 2, 4_000_000 + 2 * 8_000_000),  # The machine's whole price is dearer.
+        (0, 1, 2, 4_000_000 + 2 * 6_000_000),  # Its clock was ahead of ours: so long was it silent at least.
+        (0, 1 + 72 * HOUR, 2, None),  # More than anybody believes.
+    ],
+)
+def test_what_it_may_have_spent_at_most(rate: int, wall: int, silent_h: int, expected: int | None) -> None:
+    silent = replace(SILENT, for_ns=silent_h * HOUR, node=replace(SILENT.node, rate_usd_micros_per_hour=rate))
+    assert settles_at(GRANT, silent, wall) == expected
 
 
 def test_silence_behind_a_halt_that_stops_the_machine_is_what_was_to_come() -> None:

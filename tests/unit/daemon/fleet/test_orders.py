@@ -25,13 +25,22 @@ class Store(FakeFleetStore):
     """With a network that can be cut."""
 
     is_cut = False
+    faults = 0
+    when_waited: Callable[[], None] = staticmethod(lambda: None)
     on_cut: Callable[[], None] = staticmethod(lambda: None)
 
     def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+        if self.faults:
+            self.faults -= 1
+            raise ArithmeticError("a fault of ours")
         if self.is_cut:
             self.on_cut()
             return FleetReply(Answer.UNREACHABLE, reason="timeout")
         return super().range(prefix, limit, after)
+
+    def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
+        self.when_waited()
+        return super().wait(prefix, after, 0.0 if self.is_cut else wait_s)
 
     def put(self, key: str, text: str) -> None:
         assert self.transact(Transaction((), ((key, text),))).answer is Answer.APPLIED
@@ -42,6 +51,12 @@ class Watched:
         self.store, self.clock, self.posted = Store(), FakeClock(), queue.SimpleQueue[object]()
         self.watch = OrderWatch(self.store, self.clock, self.posted.put, wait_s=SAFETY_S, again_s=0.0)
 
+    def cut_once(self, passed_ns: int) -> None:
+        """The wait was in vain and as long as that; the read behind it fails, and the next one does not."""
+        self.clock.advance(passed_ns)
+        self.store.is_cut = True
+        self.store.on_cut = lambda: setattr(self.store, "is_cut", False)
+
     def next(self) -> object:
         return self.posted.get(timeout=SAFETY_S)
 
@@ -49,6 +64,14 @@ class Watched:
         event = self.next()
         assert isinstance(event, OrdersRead)
         return [order.order_id for order in event.orders]
+
+    def until(self, wanted: list[str]) -> None:
+        """A change is told as it comes, and once more when all is read. Nothing else is told in between."""
+        before = self.orders()
+        while before != wanted:
+            told = self.orders()
+            assert told in (before, wanted)
+            before = told
 
 
 @pytest.fixture
@@ -63,9 +86,9 @@ def test_what_stands_is_read_at_the_start_and_a_change_when_it_comes(watched: Wa
     watched.watch.begin()
     assert watched.orders() == []
     watched.store.put(order_key(ORDER.order_id), order_text(ORDER))
-    assert watched.orders() == ["halt-00000a"]
+    watched.until(["halt-00000a"])
     watched.store.transact(Transaction((), (), (order_key(ORDER.order_id),)))
-    assert watched.orders() == []
+    watched.until([])
     assert watched.watch.has_read
 
 
@@ -92,4 +115,19 @@ def test_an_etcd_that_does_not_say_is_told_once_and_its_return_too(watched: Watc
     watched.watch.begin()
     told = [watched.next() for _ in range(3)]
     assert [one.alarm for one in told if isinstance(one, SourceTrouble)] == ["fleet_silent", "fleet_again"]
+
+
+def test_one_read_that_fails_behind_a_calm_wait_is_no_silence(watched: Watched) -> None:
+    """A wait is as long as what counts as silence."""
+    watched.store.when_waited = lambda: watched.cut_once(SILENT_NS)
+    watched.watch.begin()
+    told = [watched.next() for _ in range(3)]
+    assert all(isinstance(one, OrdersRead) for one in told)
+
+
+def test_behind_a_fault_of_ours_orders_are_read_on(watched: Watched) -> None:
+    watched.store.faults = 1
+    watched.watch.begin()
+    assert watched.orders() == []
+    assert watched.watch.is_alive
     assert watched.watch.await_first(0) is not None

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from governor.core.base.units import NS_PER_HOUR, MonoNs, WallNs
-from governor.core.events.fleet_orders import SilentUsedUp
+from governor.core.events.fleet_orders import Act, Order, SilentUsedUp
 from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.events.inputs import Event
 from governor.core.events.machine import SourceTrouble
+from governor.core.fleet.orders import order_key, order_text
 from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, row_text, run_key
 from governor.core.fleet.scopes import (
     GRANT_ROWS,
@@ -81,6 +82,7 @@ class World:
         lease = self.store.grant_lease(10**9).lease
         holder = Holder(name, "boot", "ledger")
         self.store.transact(Transaction((), ((live_key(holder), "{}"),), lease=lease))
+        self.put({node_key(holder): row_text(NodeRow(name, WALL, "aws", f"i-of-{name}", region))})
 
         def other(instance_id: str) -> FakeCloud:
             self.asked.append(f"{name} {instance_id}")
@@ -209,6 +211,40 @@ def test_a_machine_on_which_another_governor_lives_is_left(world: World) -> None
     world.put({live_key(other): "{}", node_key(other): row_text(NodeRow("gpu-2", WALL, "aws", "i-2", "eu-1"))})
     world.until(USED_UP_NS + 10 * EVERY_NS)
     assert (world.stops, world.scope.holders) == ([], 1)
+
+
+def test_a_governor_that_speaks_and_whose_row_cannot_be_read_may_be_on_that_machine(world: World) -> None:
+    world.put(
+        {live_key(Holder("gpu-9", "boot", "ledger")): "{}", node_key(Holder("gpu-9", "boot", "ledger")): "no row"}
+    )
+    world.until(USED_UP_NS + 10 * EVERY_NS)
+    assert (world.stops, world.scope.holders) == ([], 1)
+
+
+def test_of_a_run_that_cannot_be_read_nothing_is_known(world: World) -> None:
+    world.put({run_key(GONE, "other"): '{"v": 2}'})
+    world.until(USED_UP_NS + 10 * EVERY_NS)
+    assert (world.stops, world.scope.holders) == ([], 1)
+
+
+def test_a_hold_that_was_given_since_its_last_word_keeps_its_machine(world: World) -> None:
+    until = WallNs(WALL + 24 * NS_PER_HOUR)
+    order = Order("hold-00000a", Act.HOLD, "run:llama", "we look", "ann@ops", WallNs(WALL), until)
+    world.put({order_key(order.order_id): order_text(order)})
+    world.until(USED_UP_NS + 10 * EVERY_NS)
+    assert world.stops == []
+    world.store.transact(Transaction((), (), (order_key(order.order_id),)))
+    world.until(USED_UP_NS + 12 * EVERY_NS)
+    assert world.stops == ["i-2"]
+
+
+def test_what_may_have_been_spent_is_more_than_anybody_believes_is_left_to_a_person(world: World) -> None:
+    """Nobody looked for days: another ledger may have charged that time."""
+    world.machine.state = "stopped"
+    world.now = MonoNs(72 * NS_PER_HOUR)
+    world.until(world.now + SILENT_NS + 2 * EVERY_NS)
+    assert (world.scope.holders, world.scope.settled_usd_micros) == (1, 0)
+    assert world.told == ["fleet_swept"]
 
 
 def test_a_governor_that_comes_back_while_it_is_settled_keeps_its_rows(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from governor.adapters.etcd.opening import FleetUnavailable, NoStore, open_store
 from governor.app.fleet_costs import ledger_days
-from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs, WallNs
 from governor.core.engine.node import NodeFacts
 from governor.core.events.inputs import Event
 from governor.core.fleet.scopes import Holder
@@ -36,6 +36,7 @@ class FleetPart:
     presence: FleetPresence
     shared: Shared
     problem: str | None
+    wall: Callable[[], WallNs]
 
     def begin(self) -> Callable[[], None]:
         """Returns what ends it. RuntimeError: no thread can be started."""
@@ -73,6 +74,7 @@ class FleetPart:
             "orders": [
                 {"id": one.order_id, "act": one.act.value, "scope": one.scope, "reason": one.reason, "by": one.by}
                 for one in self.shared.orders.standing
+                if one.stands(self.wall())
             ],
             "has_answered": last is not None,
             "asked_total": self.worker.asked_total,
@@ -117,11 +119,5 @@ def fleet_part(
     costs = FleetCosts(lambda: shared.holder, ledger_days(settings.paths.state_dir), clock.wall)
     worker = FleetWorker(stores[0], clock, post, [OpenScopes(fleet.budgets, clock.wall), presence, costs])
     sweeping = FleetWorker(stores[2], clock, post, [sweep], name="fleet-sweep")
-    return FleetPart(
-        worker,
-        sweeping,
-        OrderWatch(stores[1], clock, post, spread=uuid.uuid4().int % 1_000 / 1_000),
-        presence,
-        shared,
-        problem,
-    ), shared
+    watch = OrderWatch(stores[1], clock, post, spread=uuid.uuid4().int % 1_000 / 1_000)
+    return FleetPart(worker, sweeping, watch, presence, shared, problem, clock.wall), shared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -209,7 +209,7 @@ def _runs(seen: Seen) -> list[dict[str, Any]]:
 def _run(parts: Sequence[Part]) -> dict[str, Any]:
     rows = [part.row for part in parts]
     first = max(rows, key=lambda row: (row.is_alive, row.step or 0))
-    spend, tokens = sum(row.spend_usd_micros for row in rows), max((row.tokens or 0 for row in rows), default=0)
+    spend, tokens = sum(row.spend_usd_micros for row in rows), _of_launches(parts, lambda row: row.tokens or 0)
     runways = [row.runway_s for row in rows if row.runway_s is not None]
     states = {row.state for row in rows}
     halts = sorted({row.halt_stage for row in rows if row.halt_stage is not None and row.incident_id is not None})
@@ -224,7 +224,7 @@ def _run(parts: Sequence[Part]) -> dict[str, Any]:
         "step": first.step,
         "total_steps": first.total_steps,
         "ranks": sum(row.ranks for row in rows),
-        "world_size": max(row.world_size for row in rows),
+        "world_size": _of_launches(parts, lambda row: row.world_size),
         "nodes": sorted({part.node for part in parts}),
         "nodes_silent": sorted({part.node for part in parts if part.is_silent}),
         "spend_usd": spend / MICROS_PER_USD,
@@ -234,9 +234,19 @@ def _run(parts: Sequence[Part]) -> dict[str, Any]:
         "tokens": tokens or None,
         "usd_per_mtok": spend / tokens if tokens else None,  # Micro-dollars a token are dollars a million.
         "runway_s": min(runways) if runways else None,
+        "said_s_ago": max((part.said_ns or 0) for part in parts) / NS_PER_S,
         "incidents": sorted({row.incident_id for row in rows if row.incident_id is not None}),
         "halt_stages": halts,
     }
+
+
+def _of_launches(parts: Sequence[Part], figure: Callable[[RunRow], int]) -> int:
+    """Each node of one launch tells the same; launches of one name beside each other are added up."""
+    launches: dict[str, int] = {}
+    for part in parts:
+        launch = part.row.job or part.holder
+        launches[launch] = max(launches.get(launch, 0), figure(part.row))
+    return sum(launches.values())
 
 
 def order_document(order: Order, wall: WallNs) -> dict[str, Any]:

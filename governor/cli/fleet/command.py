@@ -93,7 +93,7 @@ def _summary(data: Mapping[str, Any]) -> list[str]:
     if silent:
         unseen = dollars(totals["rate_unseen_usd_per_hour"])
         lines.append(f"SILENT: {_many(silent, 'node')}, {unseen}/h at the last word, and perhaps now")
-    for order in data["orders"]:
+    for order in filter(lambda order: order["stands"], data["orders"]):
         lines.append(plain(f"ORDER {order_line(order)}"))
     if data["unreadable"]:
         lines.append(plain(f"{_many(len(data['unreadable']), 'unreadable row')}, such as {data['unreadable'][0]}"))
@@ -115,7 +115,6 @@ def _of_runs(runs: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any
 
     if not runs:
         return "no run is alive on any node\n" if nodes else _NOBODY
-    said = {node["node"]: node["said_s_ago"] for node in nodes}
     heads = [Head("RUN", may_wrap=True), Head("STATE", may_wrap=True), *(Head(name, True) for name in _RUN_NUMBERS)]
     rows = [
         [
@@ -127,7 +126,7 @@ def _of_runs(runs: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any
             dollars(run["rate_usd_per_hour"]),
             "-" if run["usd_per_mtok"] is None else dollars(run["usd_per_mtok"]),
             lasting(run["runway_s"]),
-            lasting(max((said.get(node, 0.0) for node in run["nodes"]), default=None)),
+            lasting(run["said_s_ago"]),
         ]
         for run in runs
     ]

@@ -12,6 +12,7 @@ from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import last_rate
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import binding_ceiling
+from governor.core.engine.spent.shared_budgets import reaches_end_ns
 from governor.core.fleet.presence import HEALTH_MAX, LABEL_CHARS_MAX, LABELS_MAX, TEXT_CHARS_MAX, NodeRow, RunRow
 from governor.core.halt.state import HaltState
 from governor.core.halt.table import StopTarget
@@ -65,7 +66,9 @@ def _run_row(node: Node, managed: ManagedRun, at: MonoNs) -> RunRow:
     run, incident = managed.run, managed.incident
     costs = run.alive or (incident is not None and not incident.is_closed)
     held, labels = managed.history.held(at), _bounded(run.labels)
-    runway = runway_s(binding_ceiling(managed, at)) if costs else None
+    own, shared = runway_s(binding_ceiling(managed, at)), reaches_end_ns(node, managed, at)
+    ends = [one for one in (own, shared / NS_PER_S if shared is not None else None) if one is not None]
+    runway = min(ends, default=None) if costs else None
     return RunRow(
         run=run.run,
         uid=run.uid,

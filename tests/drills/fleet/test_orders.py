@@ -18,9 +18,9 @@ def costgov(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(BIN / "costgov"), *words], capture_output=True, text=True, timeout=SAFETY_S)
 
 
-def ask(one: Member, *words: str) -> Any:
+def ask(one: Member, *words: str, code: int = 0) -> Any:
     done = costgov("fleet", *words, "--config", str(one.config), "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
 
@@ -55,7 +55,8 @@ def test_an_order_halts_every_run_that_it_covers_and_none_begins_until_it_is_rel
 def test_a_command_that_an_order_covers_is_not_started(etcd: Etcd, short_tmp: Path) -> None:
     alone = Member(short_tmp / "alone", "alone", etcd.url, 1_000.0)
     launch = ("run", "--config", str(alone.config), "--name", "later", "--", "true")
-    given = ask(alone, "halt", "run:later", "--reason", "not today")
+    given = ask(alone, "halt", "run:later", "--reason", "not today", code=ExitCode.UNKNOWN)
+    assert (given["stands"], given["covered"]) == (True, 0), "no run of it is alive, and none shall begin"
     checks = json.loads(costgov("doctor", "--config", str(alone.config), "--json").stdout)["checks"]
     assert [one["level"] for one in checks if one["name"] == "fleet"] == ["ok", "warn"]
     refused = costgov(*launch)

@@ -69,6 +69,13 @@ def test_a_run_over_nodes_is_one_with_the_sum_of_their_money_and_the_run_s_own_t
     assert (other["uid"], other["state"], other["incidents"]) == (2000, "halting", ["llama.n4.1"])
 
 
+def test_launches_of_one_name_beside_each_other_are_added_up(store: FakeFleetStore) -> None:
+    put(store, "n5", replace(RUN, job="job-2", world_size=4, ranks=4, tokens=500_000))
+    [whole, _] = seen(store)["runs"]
+    assert (whole["ranks"], whole["world_size"], whole["tokens"]) == (20, 20, 2_500_000)
+    assert whole["said_s_ago"] == 3600.0
+
+
 def test_what_silent_machines_cost_is_kept_apart(store: FakeFleetStore) -> None:
     totals = seen(store)["totals"]
     assert (totals["nodes"], totals["nodes_silent"], totals["runs"]) == (4, 1, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.engine.node_journal import persist
@@ -134,6 +134,24 @@ def _cap(shared: Shared, budget: SharedBudget, name: Name, use: Use, at: MonoNs)
 def _no_place(budget: SharedBudget, scope: str) -> Cap:
     """There are more grants than a governor holds: this run gets none."""
     return Cap(f"shared:{scope}", UsdMicros(0), UsdMicros(0), whole_usd_micros=budget.ceiling_usd_micros)
+
+
+def reaches_end_ns(node: Node, managed: ManagedRun, at: MonoNs) -> DurationNs | None:
+    """Until its shared budgets halt it, at its rate: its grants, and an equal share of what nobody holds.
+
+    None: no shared budget covers it, or it spends nothing. Others of the scope may take more or less than their share.
+    """
+    shared, rate = node.shared, managed.run.spend_rate_usd_micros_per_hour
+    if shared is None or not rate or not managed.run.alive:
+        return None
+    ends: list[int] = []
+    for budget in shared.budgets:
+        grant = shared.reservations.grants.get((budget.rows_at(node.wall(at))[0], managed.run.run))
+        row = scope_row(grant.of_scope) if grant is not None else None
+        if grant is not None and row is not None:
+            share = max(0, row.room_usd_micros) // max(1, row.holders)
+            ends.append(max(0, grant.headroom_usd_micros + share) * NS_PER_HOUR // rate)
+    return DurationNs(min(ends)) if ends else None
 
 
 # --- what people are told -----------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ def test_a_node_and_its_runs_are_shown_with_what_they_cost(member: Member) -> No
     assert run is not None
     assert (node.node, node.rate_usd_micros_per_hour) == (member.world.node.facts.node, 98_320_000)
     assert (run.run, run.is_alive, run.labels) == ("llama", True, {"team": "nlp"})
+    # $1,000 at $98.32/h, for one run alone, less what its halt costs.
+    assert run.runway_s == pytest.approx(1_000 / 98.32 * 3600, abs=120)
     assert run.spend_usd_micros == member.world.node.ledger.spend("llama") > 0
     assert len(member.keys(LIVE_ROWS)) == 1
 

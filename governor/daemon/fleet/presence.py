@@ -30,7 +30,7 @@ from governor.remote_ports import FleetReply, FleetStore
 
 LEASE_S: Final = 30
 KEPT_EVERY_NS: Final = 10 * NS_PER_S
-SAID_EVERY_NS: Final = 60 * NS_PER_S  # Two revisions a minute and node are what was measured (docs/why/scale.md).
+SAID_EVERY_NS: Final = 60 * NS_PER_S  # Three revisions a minute and node were measured (docs/why/scale.md).
 SOONEST_NS: Final = NS_PER_S  # A launch that fails again and again changes its state at each tick.
 AGAIN_NS: Final = 5 * NS_PER_S
 OF_ONE_NODE_MAX: Final = 1_000

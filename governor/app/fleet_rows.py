@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from governor.adapters.etcd.opening import FleetUnavailable, open_store
-from governor.core.base.units import MICROS_PER_USD
+from governor.core.base.units import MICROS_PER_USD, price_text
 from governor.core.events.fleet_store import Answer, Kept, Transaction
+from governor.core.fleet.presence import LIVE_ROWS, node_name
 from governor.core.fleet.scopes import (
     GRANT_ROWS,
     SCOPE_ROWS,
+    GrantRow,
     ScopeRow,
     ceiling_change,
     compares,
+    correction,
     grant_row,
     names_in,
     scope_key,
     scope_row,
     settlement,
+    short_id,
     text_of,
     unquoted,
 )
@@ -30,6 +34,9 @@ from governor.settings.fleet import Fleet
 SHOWN_MAX: Final = 10_000
 # A governor changes a scope's row some times a second at most. Each time this one reads again.
 TRIES: Final = 20
+# A run that nobody halted may have spent more than its grant. Much more is a typo.
+SPENT_TIMES_MAX: Final = 3
+NAMED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +70,8 @@ def budgets(store: FleetStore) -> dict[str, Any] | Failure:
     }
 
 
-def set_ceiling(store: FleetStore, scope: str, usd_micros: int) -> Mapping[str, Any] | Failure:
-    """A person's ceiling. Grants above it stay, and their holders give back."""
+def set_ceiling(store: FleetStore, scope: str, usd_micros: int, *, is_new: bool = False) -> Mapping[str, Any] | Failure:
+    """A person's ceiling. Grants above it stay, and their holders give back. `is_new`: make a row that nobody knows."""
     try:
         key = scope_key(scope)
     except ValueError as error:
@@ -73,11 +80,13 @@ def set_ceiling(store: FleetStore, scope: str, usd_micros: int) -> Mapping[str, 
     if found.answer is not Answer.READ:
         return failure_of(found)
     if scope_row(found.rows[0]) is None:
-        return _made_anew(store, found.rows[0], scope, usd_micros)
+        return _made_anew(store, found.rows[0], scope, usd_micros, is_new=is_new)
     return _changed(store, scope, (key,), lambda rows: ceiling_change(rows[0], usd_micros))
 
 
-def _made_anew(store: FleetStore, lost: Kept, scope: str, usd_micros: int) -> Mapping[str, Any] | Failure:
+def _made_anew(
+    store: FleetStore, lost: Kept, scope: str, usd_micros: int, *, is_new: bool
+) -> Mapping[str, Any] | Failure:
     """There is no row, or none that can be read. What is held is known by the grants, or it would be granted twice."""
     found = store.range(GRANT_ROWS, SHOWN_MAX)
     if found.answer is not Answer.READ:
@@ -85,6 +94,9 @@ def _made_anew(store: FleetStore, lost: Kept, scope: str, usd_micros: int) -> Ma
     if found.is_cut:
         return Failure(f"{scope}: there are more than {SHOWN_MAX} grants; settle some first")
     held = [kept for kept in found.rows if (names := names_in(kept.key)) is not None and names[1] == scope]
+    is_unknown = not lost.revision and not held
+    if is_unknown and not is_new:
+        return _no_row(store, scope, "; --new makes it")
     rows = [grant_row(kept) for kept in held]
     amounts = [row.granted_usd_micros for row in rows if row is not None]
     if len(amounts) < len(rows):
@@ -95,23 +107,98 @@ def _made_anew(store: FleetStore, lost: Kept, scope: str, usd_micros: int) -> Ma
         return Failure(f"{scope}: governors changed its grants meanwhile; try again")
     if reply.answer is not Answer.APPLIED:
         return failure_of(reply)
-    return _scope(Kept(lost.key, text_of(row), reply.revision))
+    return {**_scope(Kept(lost.key, text_of(row), reply.revision)), "made": is_unknown}
 
 
-def settle_by_id(store: FleetStore, grant_id: str, spent_usd_micros: int | None) -> Mapping[str, Any] | Failure:
-    """End the grant of a holder that is gone, at what it has spent. None: all that it was granted."""
-    key = GRANT_ROWS + grant_id
+def _no_row(store: FleetStore, scope: str, advice: str = "") -> Failure:
+    found = store.range(SCOPE_ROWS, NAMED_MAX)
+    if found.answer is not Answer.READ:
+        return failure_of(found)
+    names = ", ".join(unquoted(kept.key.removeprefix(SCOPE_ROWS)) for kept in found.rows) or "none"
+    more = " and more" if found.is_cut else ""
+    return Failure(f"{scope} has no row; those that have one: {names}{more}{advice}", is_absent=True)
+
+
+def correct_settled(store: FleetStore, scope: str, settled_usd_micros: int) -> Mapping[str, Any] | Failure:
+    """A person's word of what was spent by runs that gave their grants back."""
+    try:
+        key = scope_key(scope)
+    except ValueError as error:
+        return Failure(str(error))
+
+    def change(rows: Sequence[Kept]) -> Transaction | Failure | None:
+        return correction(rows[0], settled_usd_micros) if rows[0].revision else _no_row(store, scope)
+
+    return _changed(store, scope, (key,), change)
+
+
+def settle_by_id(
+    store: FleetStore, grant_id: str, spent_usd_micros: int | None, *, is_forced: bool = False
+) -> Mapping[str, Any] | Failure:
+    """End the grant of a holder that is gone, at what it has spent. None: all that it was granted.
+
+    `grant_id`: its ID, or node, scope and run where no other grant has these. `is_forced`: also where the amount is
+    far above the grant, and where the holder speaks.
+    """
+    key = _key_named(store, grant_id)
+    if isinstance(key, Failure):
+        return key
     names = names_in(key)
-    if names is None:
-        return Failure(f'"{grant_id[:80]}" is no ID of a grant: see `costgov fleet list`')
-    scope = names[1]
+    assert names is not None, "_key_named has looked"
+    holder, scope, _ = names
 
-    def change(rows: Sequence[Kept]) -> Transaction | None:
-        row = grant_row(rows[1])
-        spent = spent_usd_micros if spent_usd_micros is not None or row is None else row.granted_usd_micros
-        return settlement(rows[0], rows[1], spent or 0)
+    def change(rows: Sequence[Kept]) -> Transaction | Failure | None:
+        of_scope, grant, live = rows
+        row = grant_row(grant)
+        if not grant.revision:
+            return _no_grant(grant_id)
+        if row is None:
+            return None
+        spent = max(row.granted_usd_micros, row.spent_usd_micros) if spent_usd_micros is None else spent_usd_micros
+        if (why := _unfit(row, spent, is_forced=is_forced)) is not None:
+            return Failure(why)
+        if live.revision and not is_forced:
+            return Failure(f"the governor of {node_name(holder)} speaks, and books this itself; --force halts its run")
+        made = settlement(of_scope, grant, spent)
+        # One that begins to speak meanwhile is seen by the next try.
+        return made if made is None or is_forced else replace(made, compares=(*made.compares, *compares(live)))
 
-    return _changed(store, scope, (scope_key(scope), key), change)
+    return _changed(store, scope, (scope_key(scope), key, LIVE_ROWS + holder), change)
+
+
+def _key_named(store: FleetStore, grant_id: str) -> str | Failure:
+    names = names_in(GRANT_ROWS + grant_id)
+    try:
+        node = names[0] if names is not None and scope_key(names[1]) else ""
+    except ValueError:
+        node = ""
+    if not node:
+        return _no_grant(grant_id)
+    if "~" in node:
+        return GRANT_ROWS + grant_id
+    found = store.range(f"{GRANT_ROWS}{node}~", SHOWN_MAX)
+    if found.answer is not Answer.READ:
+        return failure_of(found)
+    keys = [kept.key for kept in found.rows if short_id(kept.key.removeprefix(GRANT_ROWS)) == grant_id]
+    if len(keys) > 1:
+        return Failure(f"{len(keys)} grants are called {grant_id[:160]}: give the whole ID of `costgov fleet list`")
+    return keys[0] if keys else _no_grant(grant_id)
+
+
+def _no_grant(grant_id: str) -> Failure:
+    return Failure(f'there is no grant "{grant_id[:160]}": see `costgov fleet list`', is_absent=True)
+
+
+def _unfit(row: GrantRow, spent_usd_micros: int, *, is_forced: bool) -> str | None:
+    """Why this cannot be what the run has spent."""
+    told, granted, said = (
+        price_text(amount) for amount in (spent_usd_micros, row.granted_usd_micros, row.spent_usd_micros)
+    )
+    if spent_usd_micros < row.spent_usd_micros:
+        return f"{told} is less than its governor had counted: {said}"
+    if spent_usd_micros > SPENT_TIMES_MAX * max(row.granted_usd_micros, row.spent_usd_micros) and not is_forced:
+        return f"{told} is more than {SPENT_TIMES_MAX} times its grant ({granted}) and its spend ({said}): --force it"
+    return None
 
 
 def _changed(store: FleetStore, scope: str, keys: tuple[str, ...], change: Any) -> Mapping[str, Any] | Failure:
@@ -121,6 +208,8 @@ def _changed(store: FleetStore, scope: str, keys: tuple[str, ...], change: Any) 
             return failure_of(found)
         by_key = {kept.key: kept for kept in found.rows}
         transaction = change([by_key[key] for key in keys])
+        if isinstance(transaction, Failure):
+            return transaction
         if transaction is None:
             return Failure(f"{scope}: its row, or the grant's, is not there or cannot be read")
         reply = store.transact(transaction)

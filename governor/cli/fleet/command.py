@@ -25,6 +25,7 @@ _IS_LATE_S: Final = 120.0  # Rows are written once a minute.
         "list": f"{_BUDGETS}:list_budgets",
         "budget": f"{_BUDGETS}:set_budget",
         "settle": f"{_BUDGETS}:settle_grant",
+        "correct": f"{_BUDGETS}:correct_scope",
         "halt": f"{_ORDERS}:halt_fleet",
         "hold": f"{_ORDERS}:hold_fleet",
         "release": f"{_ORDERS}:release_order",

@@ -8,12 +8,13 @@ governors are ever given the same dollar. All amounts are integer micro-dollars.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from governor.core.base.units import NS_PER_HOUR
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, WallNs, date_text, day_number
 from governor.core.events.fleet_store import Kept, Transaction
 from governor.core.money.budgets import CEILING_MAX_USD_MICROS, ScopeKind, checked_ceiling, parse_scope
 from governor.core.money.group_totals import KEY_CHARS_MAX
@@ -30,6 +31,7 @@ HOLDERS_MAX: Final = 1_000_000
 FLEET: Final = "fleet"  # Every run of every governor.
 DAY: Final = "day"  # All of them, by the UTC day.
 SCOPES: Final = 'label:KEY=VALUE, stage:NAME, "day" or "fleet"'
+_DAY: Final = re.compile(f"{DAY}:([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,21 @@ def checked_scope(text: str) -> str:
     return scope.text
 
 
+def checked_row(text: str, wall: WallNs) -> str:
+    """The scope of a row, as a person names it: `day` is the row of this UTC day. ValueError: governors have none."""
+    if text == DAY:
+        return f"{DAY}:{date_text(wall)}"
+    named = _DAY.fullmatch(text)
+    if named is not None:
+        year, month, day = (int(part) for part in named.groups())
+        if text == f"{DAY}:{date_text(day_number(year, month, day) * NS_PER_DAY)}":
+            return text
+    try:
+        return checked_scope(text)
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} is no scope of a fleet; write {SCOPES}; {DAY}:YYYY-MM-DD is one day") from None
+
+
 def scope_key(scope: str) -> str:
     """ValueError when the text is too long or not printable."""
     if len(scope) > KEY_CHARS_MAX:
@@ -126,6 +143,12 @@ def names_in(key: str) -> tuple[str, str, str] | None:
         return None
     holder, scope, run = parts
     return holder, unquoted(scope), unquoted(run)
+
+
+def short_id(grant_id: str) -> str:
+    """Node, scope and run of a grant's ID. Another start of the machine, or another ledger, may have the same."""
+    holder, slash, rest = grant_id.partition("/")
+    return holder.partition("~")[0] + slash + rest
 
 
 # --- rows as text -------------------------------------------------------------------------------------------
@@ -215,6 +238,16 @@ def ceiling_change(kept: Kept, ceiling_usd_micros: int) -> Transaction | None:
     if before is None:
         return None
     after = replace(before, ceiling_usd_micros=int(checked_ceiling(ceiling_usd_micros)))
+    return Transaction(compares(kept), ((kept.key, text_of(after)),))
+
+
+def correction(kept: Kept, settled_usd_micros: int) -> Transaction | None:
+    """A person says what those have spent that gave their grants back. None: there is no row, or it cannot be read."""
+    before = scope_row(kept)
+    if before is None:
+        return None
+    over = min(before.over_usd_micros, settled_usd_micros)
+    after = replace(before, settled_usd_micros=settled_usd_micros, over_usd_micros=over)
     return Transaction(compares(kept), ((kept.key, text_of(after)),))
 
 

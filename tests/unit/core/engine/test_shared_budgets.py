@@ -15,7 +15,7 @@ from governor.core.engine.node_journal import node_snapshot
 from governor.core.events.effects import Alarm, Effect, PersistRuns, Term
 from governor.core.events.fleet_store import Answer, AskStore, Kept, StoreAnswered
 from governor.core.events.inputs import BillingAnswer, BillingRead, ProcessesSeen, StopAnswer, StopReplied
-from governor.core.fleet.scopes import Holder, ceiling_change, checked_scope, scope_key, scope_row
+from governor.core.fleet.scopes import Holder, ceiling_change, checked_row, checked_scope, scope_key, scope_row
 from governor.core.fleet.shared import Shared, SharedBudget
 from tests.contract.fleet.fake_store import FakeFleetStore
 from tests.unit.core.engine.test_step import at, hello, make_node, tick
@@ -245,6 +245,15 @@ def test_a_day_is_a_scope_of_its_own_and_the_next_one_is_opened_before_midnight(
     budget = SharedBudget("day", usd(10))
     assert budget.rows_at(WallNs(0)) == ["day:1970-01-01"]
     assert budget.rows_at(WallNs(NS_PER_DAY - 30 * NS_PER_S)) == ["day:1970-01-01", "day:1970-01-02"]
+
+
+def test_a_person_s_day_is_the_row_that_governors_ask_for_now_or_of_a_date() -> None:
+    for wall in (WallNs(0), WallNs(NS_PER_DAY - 1), WallNs(20_000 * NS_PER_DAY)):
+        assert checked_row("day", wall) == SharedBudget("day", usd(10)).rows_at(wall)[0]
+    assert checked_row("day:2028-02-29", WallNs(0)) == "day:2028-02-29"
+    for text in ("day:2027-02-29", "day:2026-00-10", "day:2026-1-1", "day:today", "day:"):
+        with pytest.raises(ValueError, match="is no scope of a fleet"):
+            checked_row(text, WallNs(0))
 
 
 def test_scopes_that_a_fleet_cannot_share_are_refused_in_one_line() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros, format_duration, format_usd, usd
+from governor.core.money.budgets import SHARED
 from governor.core.rules.triggers.budget import TOKENS_REACHED
 from governor.core.rules.triggers.gate import ABOVE
 from governor.text.moments import Snapshot, none_is_left
@@ -173,8 +174,20 @@ def resume_with(snapshot: Snapshot) -> str | None:
             f"a higher --ceiling than {format_usd(reached.ceiling)}: {known}. The command has {_amount(higher)}, "
             "that and the old ceiling again, rounded up: write there what it may cost in all"
         )
+    if reached.scope.startswith(SHARED):
+        return _shared_room(reached, known)
     which = "--ceiling" if "--ceiling" in str(snapshot.get("resume")) else f"ceiling of {plain(reached.scope)}"
     return f"a higher {which} than {format_usd(reached.ceiling)}: {known}"
+
+
+def _shared_room(reached: _Reached, known: str) -> str:
+    """What was granted of a shared budget is not its ceiling. Whoever sets that to it halts everybody in the scope."""
+    scope = plain(reached.scope.removeprefix(SHARED))
+    of = f" of its ceiling {format_usd(reached.whole)}" if reached.whole is not None else ""
+    return (
+        f"room in the shared budget {scope}: this run was granted {format_usd(reached.ceiling)}{of}; {known}. See "
+        f"`costgov fleet list`; where all is taken, `costgov fleet budget {shlex.quote(scope)} USD` sets its ceiling"
+    )
 
 
 def _past_gate(snapshot: Snapshot) -> str | None:
@@ -243,12 +256,13 @@ def _gate(snapshot: Snapshot) -> _Gate | None:
 
 
 class _Reached(NamedTuple):
-    """The ceiling that has halted the run, in micro-dollars."""
+    """The ceiling that has halted the run, in micro-dollars. Of a shared budget: what was granted, and the `whole`."""
 
     scope: str
     ceiling: int
     reserve: int
     spent: int
+    whole: int | None = None
 
 
 def _reached(snapshot: Snapshot) -> _Reached | None:
@@ -259,7 +273,8 @@ def _reached(snapshot: Snapshot) -> _Reached | None:
         return None
     if scope == f"run:{snapshot['run']}":
         spent = max(spent, int(snapshot.get("spend_usd_micros") or 0))
-    return _Reached(scope, ceiling, reserve, spent)
+    whole = evidence.get("whole_usd_micros")
+    return _Reached(scope, ceiling, reserve, spent, whole if isinstance(whole, int) else None)
 
 
 def _higher_ceiling(snapshot: Snapshot) -> int | None:

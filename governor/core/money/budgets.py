@@ -26,6 +26,7 @@ NAMED_CHARS_MAX: Final = 80
 # The errors of reading a row that is damaged or of another version. int() of 1e999 raises OverflowError.
 TORN: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 SCOPES: Final = "run:NAME, stage:NAME, label:KEY=VALUE, day or node"
+SHARED: Final = "shared:"  # Before the scope of a budget of a fleet, in a Cap and in incidents.
 
 
 class ScopeKind(Enum):

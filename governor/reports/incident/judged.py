@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from governor.core.base.policy import ALL
 from governor.core.base.units import MICROS_PER_USD
+from governor.core.money.budgets import SHARED
 from governor.text.moments import Snapshot
 
 GIB: Final = 2**30
@@ -188,9 +189,10 @@ def _of_money(evidence: Mapping[str, Any]) -> list[Limit]:
     ceiling, reserve = number(evidence.get("ceiling_usd_micros")), number(evidence.get("reserve_usd_micros"))
     if ceiling is None:
         return []
-    limits = [Limit(ceiling / MICROS_PER_USD, "ceiling")]
+    what = "granted" if str(evidence.get("scope")).startswith(SHARED) else "ceiling"
+    limits = [Limit(ceiling / MICROS_PER_USD, what)]
     if reserve:
-        limits.append(Limit((ceiling - reserve) / MICROS_PER_USD, "ceiling less the halt's reserve"))
+        limits.append(Limit((ceiling - reserve) / MICROS_PER_USD, f"{what} less the halt's reserve"))
     return limits
 
 

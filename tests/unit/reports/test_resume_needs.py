@@ -18,6 +18,12 @@ COMMAND = "costgov run --policy p.toml -- python t.py"
 NEEDS: list[tuple[str, str, dict[str, Any], str]] = [
     ("budget", "ceiling_reached", CEILING, "a higher ceiling of run:"),
     ("budget", "ceiling_reached", CEILING | {"scope": "day"}, "a higher ceiling of day than $"),
+    (
+        "budget",
+        "ceiling_reached",
+        CEILING | {"scope": "shared:label:team=nlp", "whole_usd_micros": 1_010_000_000},
+        "room in the shared budget label:team=nlp: this run was granted $",
+    ),
     ("budget", "tokens_reached", {"tokens_total": 10_100_000, "tokens": 10_000_000}, "a goal above 10,100,000 tokens"),
     (
         "gate",
@@ -69,3 +75,19 @@ def test_what_an_attempt_begins_without_needs_nothing(trigger: str, reason: str,
 
 def test_every_trigger_has_its_place_in_these_tables() -> None:
     assert {trigger for trigger, *_ in NEEDS} | GO_ON == set(load())
+
+
+@pytest.mark.parametrize("command", [COMMAND, "costgov run --ceiling 25 -- python t.py"])
+def test_what_was_granted_is_never_told_as_the_ceiling_of_all(command: str) -> None:
+    """Whoever set a team's ceiling to one run's grant would halt the team."""
+    shared = {"scope": "shared:label:team=a b", "ceiling_usd_micros": 2_000_000, "whole_usd_micros": 1_010_000_000}
+    halted = halted_by("budget", "ceiling_reached", CEILING | shared) | {"resume": command}
+    told = resume_with(halted)
+    assert told is not None
+    assert "was granted $2.00 of its ceiling $1,010.00" in told
+    assert "costgov fleet budget 'label:team=a b' USD" in told
+    assert "--ceiling" not in told
+    assert "ceiling of shared" not in told
+    older = resume_with(halted_by("budget", "ceiling_reached", {**CEILING, "scope": "shared:day:2026-11-30"}))
+    assert older is not None
+    assert "of its ceiling" not in older, "an incident of before has no whole"

@@ -17,7 +17,7 @@ from governor.core.events.fleet_store import StoreAnswered
 from governor.core.fleet.grant import LEAD_NS, Grant, Use, Why
 from governor.core.fleet.scopes import scope_row
 from governor.core.fleet.shared import Name, Shared, SharedBudget
-from governor.core.money.budgets import Cap
+from governor.core.money.budgets import SHARED, Cap
 from governor.core.money.ledger import reserve
 
 # So long a run without a first grant lives while the store does not answer. An election of etcd takes 7 s, a call 8 s.
@@ -122,7 +122,7 @@ def _cap(shared: Shared, budget: SharedBudget, name: Name, use: Use, at: MonoNs)
     row = scope_row(grant.of_scope)
     whole = UsdMicros(row.ceiling_usd_micros) if row is not None else budget.ceiling_usd_micros
     return Cap(
-        f"shared:{grant.scope}",
+        SHARED + grant.scope,
         UsdMicros(grant.sure_usd_micros),
         UsdMicros(grant.used_usd_micros),
         UsdMicros(use.reserve_usd_micros),
@@ -133,7 +133,7 @@ def _cap(shared: Shared, budget: SharedBudget, name: Name, use: Use, at: MonoNs)
 
 def _no_place(budget: SharedBudget, scope: str) -> Cap:
     """There are more grants than a governor holds: this run gets none."""
-    return Cap(f"shared:{scope}", UsdMicros(0), UsdMicros(0), whole_usd_micros=budget.ceiling_usd_micros)
+    return Cap(SHARED + scope, UsdMicros(0), UsdMicros(0), whole_usd_micros=budget.ceiling_usd_micros)
 
 
 def reaches_end_ns(node: Node, managed: ManagedRun, at: MonoNs) -> DurationNs | None:

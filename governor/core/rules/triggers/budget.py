@@ -91,10 +91,17 @@ class BudgetReached(Trigger):
 
     def _reached(self, cap: Cap, whose: str) -> Finding:
         share = "" if self._at_frac >= 1 else f" {self._at_frac:.0%} of"
+        limit = f"the ceiling {format_usd(cap.ceiling_usd_micros)}"
+        whole: dict[str, Any] = {}
+        if cap.whole_usd_micros is not None:
+            limit = (
+                f"the {format_usd(cap.ceiling_usd_micros)} that it was granted of {format_usd(cap.whole_usd_micros)}"
+            )
+            whole = {"whole_usd_micros": cap.whole_usd_micros}
         return firing(
             "ceiling_reached" if self._at_frac >= 1 else "ceiling_share_reached",
             f"{whose}spend {format_usd(cap.spend_usd_micros)} plus {format_usd(cap.reserve_usd_micros)} reserved for "
-            f"the halt reaches{share} the ceiling {format_usd(cap.ceiling_usd_micros)}",
+            f"the halt reaches{share} {limit}",
             {
                 "scope": cap.scope,
                 "spend_usd_micros": cap.spend_usd_micros,
@@ -102,5 +109,6 @@ class BudgetReached(Trigger):
                 "ceiling_usd_micros": cap.ceiling_usd_micros,
                 "spend_rate_usd_micros_per_hour": cap.rate_usd_micros_per_hour,
                 "at_frac": self._at_frac,
+                **whole,
             },
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.base.units import NS_PER_DAY, NS_PER_S, BootNs, WallNs, usd
+from governor.core.base.units import NS_PER_DAY, NS_PER_S, BootNs, WallNs, format_usd, usd
 from governor.core.engine import step as engine
 from governor.core.engine.halt_plan import shortest_ns
 from governor.core.engine.node import new_node
@@ -120,6 +120,22 @@ def test_the_run_is_halted_when_its_grant_is_used_up_and_gives_back_the_rest_onc
     assert (row.holders, row.held_usd_micros, row.over_usd_micros) == (0, 0, 0)
     assert row.settled_usd_micros <= usd(3)
     assert abs(row.settled_usd_micros - world.node.ledger.spend("llama")) < usd(0.02)
+
+
+def test_a_halt_by_a_grant_says_what_was_granted_of_which_ceiling() -> None:
+    """Else whoever reads it sets the team's ceiling to one run's grant."""
+    world = World(1_000)
+    world.join()
+    world.until(2)
+    world.is_cut = True
+    assert any(halted(world.until(second, second - 1)) for second in range(3, 600))
+    incident = world.node.runs["llama"].incident
+    assert incident is not None
+    granted = incident.evidence["ceiling_usd_micros"]
+    assert usd(8) < granted < usd(12)
+    assert incident.evidence["whole_usd_micros"] == usd(1_000)
+    assert f"reaches the {format_usd(granted)} that it was granted of $1,000.00" in incident.text
+    assert "the ceiling" not in incident.text
 
 
 def test_a_run_without_a_first_grant_lives_for_as_long_as_the_store_may_take_and_no_longer() -> None:

@@ -6,7 +6,7 @@ As in ports.py, every port has a real adapter and a fake that pass one contract 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class FleetReply:
     lease: int = 0  # 0: there is none, or none any more.
     reason: str = ""
     is_cut: bool = False  # There are more rows than were asked for.
+    # Of a failure, for people: the endpoints by their numbers, the user and the rows, and no address or secret.
+    where: str = field(default="", compare=False)
 
 
 class FleetStore(Protocol):

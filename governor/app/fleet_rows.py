@@ -221,13 +221,33 @@ def _changed(store: FleetStore, scope: str, keys: tuple[str, ...], change: Any) 
     return Failure(f"{scope}: governors changed its row {TRIES} times meanwhile; try again")
 
 
+# By the reason of a failed call: what to look at. The endpoints are numbered as [fleet] etcd lists them.
+_ADVICE: Final = {
+    "connect_failed": "nobody takes a connection there: does etcd run, and is [fleet] etcd its address?",
+    "timeout": "it took the connection and said nothing: is it etcd's client port, and does etcd have a leader?",
+    "broken_off": "it ended the connection, as an etcd with TLS does to http://, or without cert_file and key_file",
+    "tls_untrusted": "its certificate is of another authority than ca_file, of another name, or over",
+    "tls_failed": "it speaks no TLS, or wants cert_file and key_file: an etcd without TLS is http://",
+    "not_etcd": "what answers there is not etcd's client port",
+    "no_token": "what answers there is not etcd's client port",
+    "http_404": "what answers there is not etcd's client port",
+    "authentication_failed": "there is no such user, or password_file has another password",
+    "authentication_off": "etcd has no users yet: `etcdctl auth enable`, or leave user and password_file out",
+    "user_missing": "this etcd has users: set [fleet] user and password_file",
+    "permission_denied": "the user's role has no right to these rows: `etcdctl role get`, and docs/howto/fleet.md",
+    "exhausted": "etcd has no room left, or too many requests: `etcdctl endpoint status`, `etcdctl alarm list`",
+}
+
+
 def failure_of(reply: FleetReply, see: str = "see `costgov fleet list`") -> Failure:
+    where, advice = reply.where or reply.reason, _ADVICE.get(reply.reason)
+    told = f": {advice}" if advice is not None else ""
     if reply.answer is Answer.UNKNOWN:
-        return Failure(f"etcd did not say whether it was done ({reply.reason}): {see}", True)
+        return Failure(f"etcd did not say whether it was done ({where}){told}; {see}", True)
     if reply.reason == "too_large":
         return Failure("there are rows that are too large to be read: no governor writes such; remove them by etcdctl")
     what = "etcd refuses it" if reply.answer is Answer.REFUSED else "etcd does not answer"
-    return Failure(f"{what} ({reply.reason})")
+    return Failure(f"{what} ({where}){told}")
 
 
 def _scope(kept: Kept) -> dict[str, Any]:

@@ -19,6 +19,8 @@ _UNAUTHENTICATED: Final = 16
 _EXHAUSTED: Final = 8  # Too many requests, or no room left: refused before it is proposed.
 # Refused for what it is: cancelled by nobody, proposed to nobody.
 _REFUSALS: Final = {3: "invalid", 5: "not_found", 7: "permission_denied", 9: "precondition", 11: "out_of_range"}
+# Parts of etcd's own texts, of refusals that share a code with others.
+_TOLD: Final = {"user name is empty": "user_missing", "authentication is not enabled": "authentication_off"}
 _LIMIT_MAX: Final = 10_000
 
 
@@ -145,6 +147,8 @@ def _changed(event: Mapping[str, Any]) -> Kept:
 def failure(status: int, found: Mapping[str, Any] | None) -> FleetReply:
     """What an answer that is not 200 means for what was sent."""
     code = found.get("code") if found is not None else None
+    if code in _REFUSALS and (known := next((why for text, why in _TOLD.items() if text in _told(found)), None)):
+        return FleetReply(Answer.REFUSED, reason=known)
     if code in _REFUSALS and 400 <= status < 500:
         return FleetReply(Answer.REFUSED, reason=_REFUSALS[code])
     if code == _EXHAUSTED:
@@ -157,5 +161,9 @@ def wants_token(status: int, found: Mapping[str, Any] | None) -> bool:
     """Whether the token has run out, or was never asked for. Nothing was applied then."""
     if found is None or status == 200:
         return False
-    told = str(found.get("message", found.get("error", "")))[:200]
+    told = _told(found)
     return found.get("code") == _UNAUTHENTICATED or "user name is empty" in told or "auth store is old" in told
+
+
+def _told(found: Mapping[str, Any] | None) -> str:
+    return "" if found is None else str(found.get("message", found.get("error", "")))[:200]

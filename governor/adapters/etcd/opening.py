@@ -44,17 +44,37 @@ def open_store(settings: Fleet) -> FleetStore:
         str(path) if path is not None else None for path in (settings.ca_file, settings.cert_file, settings.key_file)
     )
     ca_file, cert_file, key_file = files
+    _check_readable(settings)
     config = EtcdConfig(
         settings.etcd, settings.user or "", password, ca_file, cert_file, key_file, plain=settings.plain
     )  # fmt: skip
     try:
         return OfFleet(EtcdStore(config), settings.name)
     except ssl.SSLError:
-        raise FleetUnavailable("ca_file, cert_file or key_file is no certificate or key in PEM") from None
+        raise FleetUnavailable(_not_pem(settings)) from None
     except ValueError as error:
         raise FleetUnavailable(str(error)) from None
     except OSError as error:
         raise FleetUnavailable(f"a file of TLS cannot be read: {error.strerror or type(error).__name__}") from None
+
+
+def _check_readable(settings: Fleet) -> None:
+    """OpenSSL does not say which file it was."""
+    for name in ("ca_file", "cert_file", "key_file"):
+        path = getattr(settings, name)
+        try:
+            if path is not None:
+                path.open("rb").close()
+        except OSError as error:
+            raise FleetUnavailable(f"{name} {path} cannot be read: {error.strerror or type(error).__name__}") from None
+
+
+def _not_pem(settings: Fleet) -> str:
+    try:
+        ssl.create_default_context(cafile=settings.ca_file)
+    except ssl.SSLError:
+        return f"ca_file {settings.ca_file} holds no certificate in PEM"
+    return f"cert_file {settings.cert_file} and key_file {settings.key_file} are no certificate and its key in PEM"
 
 
 class OfFleet:
@@ -73,14 +93,19 @@ class OfFleet:
                     puts=tuple((self._there(key), value) for key, value in transaction.puts),
                     deletes=tuple(self._there(key) for key in transaction.deletes),
                 )
-            )
+            ),
+            [
+                *(key for key, _ in (*transaction.compares, *transaction.puts)),
+                *transaction.deletes,
+            ],
         )
 
     def read(self, keys: Sequence[str]) -> FleetReply:
-        return self._ours(self._store.read([self._there(key) for key in keys]))
+        return self._ours(self._store.read([self._there(key) for key in keys]), keys)
 
     def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
-        return self._ours(self._store.range(self._there(prefix), limit, self._there(after) if after else ""))
+        found = self._store.range(self._there(prefix), limit, self._there(after) if after else "")
+        return self._ours(found, [prefix])
 
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
         return self._ours(self._store.wait(self._there(prefix), after, wait_s))
@@ -100,7 +125,11 @@ class OfFleet:
     def _there(self, key: str) -> str:
         return self._root + key.removeprefix(ROOT)
 
-    def _ours(self, reply: FleetReply) -> FleetReply:
+    def _ours(self, reply: FleetReply, asked: Sequence[str]) -> FleetReply:
+        if reply.where:
+            kinds = sorted({key.removeprefix(ROOT).partition("/")[0] for key in asked})
+            below = " and ".join(f"{self._root}{kind}/" for kind in kinds)
+            return replace(reply, where=f"{reply.where}, rows {below}")
         rows = (replace(kept, key=ROOT + kept.key.removeprefix(self._root)) for kept in reply.rows)
         return replace(reply, rows=tuple(rows))
 

@@ -86,6 +86,7 @@ class EtcdStore:
         self._places = threading.BoundedSemaphore(CALLS_AT_ONCE_MAX)
         self._first = 0  # The endpoint that answered last.
         self._token = ""
+        self._user = [f"user {config.user}"] if config.user else []
 
     def __repr__(self) -> str:
         return f"EtcdStore({len(self._config.endpoints)} endpoints)"
@@ -169,12 +170,15 @@ class EtcdStore:
         """The answer's body, or why there is none."""
         ends_at = time.monotonic() + self.bound_s
         last, count = FleetReply(Answer.UNREACHABLE, reason="connect_failed"), len(self._config.endpoints)
+        tried: list[str] = []
         for turn in range(count):
             number = (self._first + turn) % count
             reply, found = self._ask(self._config.endpoints[number], path, body, ends_at)
             if found is not None:
                 self._first = number
                 return reply, found
+            tried.append(f"endpoint {number + 1}: {reply.reason}")
+            reply = replace(reply, where=", ".join([*tried, *self._user]))
             if reply.answer is Answer.REFUSED or (changes and reply.answer is Answer.UNKNOWN):
                 self._first = (number + 1) % count if reply.answer is Answer.UNKNOWN else number
                 return reply, None
@@ -204,8 +208,9 @@ class EtcdStore:
             self._token = token
             return None
         if reply.answer is Answer.REFUSED:
-            return FleetReply(Answer.REFUSED, reason="authentication_failed")
-        return FleetReply(Answer.UNREACHABLE, reason="no_token")
+            is_off = reply.reason == "authentication_off"
+            return FleetReply(Answer.REFUSED, reason=reply.reason if is_off else "authentication_failed")
+        return FleetReply(Answer.UNREACHABLE, reason=reply.reason if status != 200 and reply.reason else "no_token")
 
     def _headers(self) -> dict[str, str]:
         return {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
@@ -228,7 +233,7 @@ class EtcdStore:
         )
         if isinstance(answer, HttpFailure):
             kind = Answer.UNREACHABLE if answer.reason == "connect_failed" else Answer.UNKNOWN
-            return 0, None, FleetReply(kind, reason=answer.reason)
+            return 0, None, FleetReply(kind, reason=f"tls_{answer.tls}" if answer.tls else answer.reason)
         found = parsed(answer.body)
         if answer.status != 200:
             return answer.status, found, failure(answer.status, found)

@@ -81,6 +81,8 @@ class HttpFailure:
     reason: str
     # Set if the body is too large: the head had arrived.
     status: int | None = field(default=None, compare=False)
+    # Of connect_failed, where TLS was it. untrusted: the server's certificate. failed: anything else.
+    tls: str = field(default="", compare=False)
 
 
 def make_client(
@@ -208,13 +210,22 @@ def _send(
                     return HttpFailure("timeout")
             headers = response.headers
             return HttpReply(response.status_code, bytes(body), headers.get("Date"), headers.get("Retry-After"))
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError):
-        return HttpFailure("connect_failed")
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
+        return HttpFailure("connect_failed", tls=_tls_fault(error))
     except httpx.TimeoutException:
         return HttpFailure("timeout")
     # UnicodeError: no resolver takes the name, ours or a Location's.
     except (httpx.RequestError, UnicodeError):
         return HttpFailure("broken_off")
+
+
+def _tls_fault(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return ""
+    return "untrusted" if isinstance(cause, ssl.SSLCertVerificationError) else "failed"
 
 
 # The metadata service of EC2 by IPv6, fd00:ec2::254: a private address, not a link-local one.

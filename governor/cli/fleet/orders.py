@@ -106,8 +106,12 @@ class _Progress:
         count = len(left.parts)
         self.most = max(self.most, count)
         if self._left not in (None, count):
-            click.echo(f"left: {count}", err=True)
+            click.echo(f"{_parts(count)} {'is' if count == 1 else 'are'} left", err=True)
         self._left = count
+
+
+def _parts(count: int) -> str:
+    return "1 part of a run" if count == 1 else f"{count} parts of runs"
 
 
 def _tell(data: Mapping[str, Any], *, waited: bool) -> None:
@@ -125,7 +129,8 @@ def _tell(data: Mapping[str, Any], *, waited: bool) -> None:
     elif not left:
         click.echo("all of it that is shown has ended")
     else:
-        click.echo(f"not ended: {len(left)}" if waited else f"covered: {len(left)}")
+        one, several = ("has not ended", "have not ended") if waited else ("is covered", "are covered")
+        click.echo(f"{_parts(len(left))} {one if len(left) == 1 else several}:")
         for part in left[:_SHOWN]:
             silent = ", its governor is SILENT" if part["silent"] else ""
             stage = f" {part['halt_stage']}" if part["halt_stage"] else ""

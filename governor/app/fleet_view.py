@@ -123,6 +123,7 @@ def _covers(order: Order, part: Part) -> bool:
 def findings(settings: Fleet) -> Iterator[tuple[str, str, str, str]]:
     """For `costgov doctor`: whether the fleet's etcd answers, and which orders stand. It writes nothing."""
     if not settings.is_enabled:
+        yield "ok", "fleet", "off: budgets and orders are this node's alone (fleet.etcd)", ""
         return
     store = opened(settings)
     if isinstance(store, Failure):
@@ -137,7 +138,8 @@ def findings(settings: Fleet) -> Iterator[tuple[str, str, str, str]]:
         yield "fail", "fleet", f"{settings.name}: {seen.text}", advice
         return
     speaking = sum(holder in seen.live for holder in seen.nodes)
-    level, told = "ok" if speaking else "warn", f"{speaking} of {len(seen.nodes)} governors speak"
+    of = f"{len(seen.nodes)} governor{'' if len(seen.nodes) == 1 else 's'}"
+    level, told = "ok" if speaking else "warn", f"{speaking} of {of} {'speaks' if speaking == 1 else 'speak'}"
     yield level, "fleet", f"{settings.name}: etcd answers; {told}", ""
     for order in seen.orders:
         if order.stands(seen.wall):

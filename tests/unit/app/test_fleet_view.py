@@ -9,7 +9,7 @@ import pytest
 
 from governor.app.fleet_orders import HOLDS_MAX, forget, give, left, new_order, release
 from governor.app.fleet_rows import Failure
-from governor.app.fleet_view import document, look
+from governor.app.fleet_view import document, findings, look
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, WallNs
 from governor.core.events.fleet_orders import Act
 from governor.core.events.fleet_store import Answer, Transaction
@@ -18,6 +18,7 @@ from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, ro
 from governor.core.fleet.scopes import Holder
 from governor.daemon.fleet.paging import PAGE_ROWS
 from governor.remote_ports import FleetReply
+from governor.settings.fleet import Fleet
 from tests.contract.fleet.fake_store import FakeFleetStore
 
 NOW = WallNs(10**18)
@@ -109,6 +110,13 @@ def test_a_store_that_does_not_answer_is_a_failure(answer: Answer) -> None:
             return FleetReply(answer, reason="timeout")
 
     assert isinstance(look(Cut(), NOW), Failure)
+
+
+def test_doctor_says_that_there_is_no_fleet() -> None:
+    [(level, name, text, _)] = findings(Fleet())
+    assert (level, name) == ("ok", "fleet")
+    assert text.startswith("off: ")
+    assert "fleet.etcd" in text, "it says what to set"
 
 
 # --- orders -------------------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ def _grant(kept: Kept) -> dict[str, Any] | None:
     holder, scope, run = names
     return {
         "id": kept.key.removeprefix(GRANT_ROWS),
-        "node": holder.split("~")[0],
+        "node": node_name(holder),
         "scope": scope,
         "run": run,
         "granted_usd": row.granted_usd_micros / MICROS_PER_USD,

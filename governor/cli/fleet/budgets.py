@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from governor.cli.fleet.common import dollars, done
 from governor.core.base.units import NS_PER_S, UsdMicros, WallNs, usd, utc_text
 from governor.core.fleet.scopes import DAY, checked_row, short_id
 from governor.core.money.budgets import checked_ceiling
+from governor.text.screen import Screen
 
 
 class Spent(Usd):
@@ -69,15 +71,19 @@ def list_budgets(config: Path | None, as_json: bool) -> None:
         print_json(data)
         return
     from governor.text.screen import screen_of
+
+    click.echo(drawn(data, screen_of(sys.stdout)), nl=False)
+
+
+def drawn(data: Mapping[str, Any], screen: Screen) -> str:
+    """Scopes and grants for people. A grant whose scope has lost its row is shown, too."""
     from governor.text.table import Head, render_rows
 
-    screen = screen_of(sys.stdout)
     scopes = [_scope_cells(row) for row in data["scopes"]]
-    if not scopes:
-        click.echo("no budget is shared: the first governor whose costgov.toml has a [[fleet.budget]] makes its row")
-        return
-    heads = [Head("SCOPE", may_wrap=True), *(Head(name, True) for name in ("CEILING", "HELD", "SETTLED", "ROOM"))]
-    click.echo(render_rows([*heads, Head("GRANTS", True)], scopes, total=False, screen=screen), nl=False)
+    text = "no scope has a row: the first governor whose costgov.toml has a [[fleet.budget]] makes it\n"
+    if scopes:
+        heads = [Head("SCOPE", may_wrap=True), *(Head(name, True) for name in ("CEILING", "HELD", "SETTLED", "ROOM"))]
+        text = render_rows([*heads, Head("GRANTS", True)], scopes, total=False, screen=screen)
     called = Counter(short_id(row["id"]) for row in data["grants"])
     grants = [
         [row["node"], row["run"], row["scope"], dollars(row["granted_usd"]), dollars(row["spent_usd"]),
@@ -88,7 +94,8 @@ def list_budgets(config: Path | None, as_json: bool) -> None:
         heads = [Head("NODE", may_wrap=True), Head("RUN", may_wrap=True), Head("SCOPE", may_wrap=True),
                  Head("GRANTED", True), Head("SPENT", True), Head("SEEN"), Head("ID", may_wrap=True)]  # fmt: skip
         cut = ["More are held than are shown."] if data["is_cut"] else []
-        click.echo(render_rows(heads, grants, total=False, screen=screen, notes=cut), nl=False)
+        text += render_rows(heads, grants, total=False, screen=screen, notes=cut)
+    return text
 
 
 @click.command(

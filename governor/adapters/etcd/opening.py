@@ -126,7 +126,7 @@ class OfFleet:
         return self._root + key.removeprefix(ROOT)
 
     def _ours(self, reply: FleetReply, asked: Sequence[str]) -> FleetReply:
-        if reply.where:
+        if reply.answer is Answer.REFUSED and reply.where:
             kinds = sorted({key.removeprefix(ROOT).partition("/")[0] for key in asked})
             below = " and ".join(f"{self._root}{kind}/" for kind in kinds)
             return replace(reply, where=f"{reply.where}, rows {below}")

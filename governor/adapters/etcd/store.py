@@ -178,7 +178,8 @@ class EtcdStore:
                 self._first = number
                 return reply, found
             tried.append(f"endpoint {number + 1}: {reply.reason}")
-            reply = replace(reply, where=", ".join([*tried, *self._user]))
+            whose = self._user if reply.answer is Answer.REFUSED else []
+            reply = replace(reply, where=", ".join([*tried, *whose]))
             if reply.answer is Answer.REFUSED or (changes and reply.answer is Answer.UNKNOWN):
                 self._first = (number + 1) % count if reply.answer is Answer.UNKNOWN else number
                 return reply, None

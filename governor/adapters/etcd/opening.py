@@ -108,7 +108,7 @@ class OfFleet:
         return self._ours(found, [prefix])
 
     def wait(self, prefix: str, after: int, wait_s: float) -> FleetReply:
-        return self._ours(self._store.wait(self._there(prefix), after, wait_s))
+        return self._ours(self._store.wait(self._there(prefix), after, wait_s), [prefix])
 
     def grant_lease(self, ttl_s: int) -> FleetReply:
         return self._store.grant_lease(ttl_s)

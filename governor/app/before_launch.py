@@ -24,6 +24,7 @@ from governor.core.engine.command.ceilings import ceiling_run, spent
 from governor.core.engine.halt_plan import halt_times, lasts_ns, longest_save_ns, own_ceiling, save_bound_ns
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
+from governor.core.engine.orders import of_fleet
 from governor.core.money.budgets import ScopedBudget, ScopeKind
 from governor.core.money.ledger import reserve
 
@@ -80,7 +81,9 @@ def refusal(node: Node, name: str, uid: int, boot: BootNs, at: MonoNs) -> str | 
     rate = node.facts.usd_micros_per_hour
     payer = ceiling_run(node, name)
     managed = node.runs.get(payer)
-    if node.facts.observe or not rate or (managed is not None and managed.history.held(at) is not None):
+    if node.facts.observe or not rate or of_fleet.is_held(node, payer, uid, at):
+        return None
+    if managed is not None and managed.history.held(at) is not None:
         return None
     run = managed.run if managed is not None else None
     stage, labels = (run.stage, run.labels) if run is not None else (None, {})

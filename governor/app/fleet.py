@@ -50,7 +50,7 @@ class FleetPart:
         self.watch.close()
         self.sweep.end_soon()
         self.worker.close()
-        self.sweep.close()
+        self.sweep.close(within_s=0.5)  # It may wait for a provider.
 
     def stopped(self) -> str | None:
         """A thread of ours that has ended before its time: a fault of ours, which the log has."""

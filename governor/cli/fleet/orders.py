@@ -200,7 +200,7 @@ def release_order(order_id: str, config: Path | None, as_json: bool) -> None:
 def list_orders(config: Path | None, as_json: bool) -> None:
     """List the orders to the fleet.
 
-    One whose time is over does nothing, and stays in the list until it is released.
+    One whose time is over does nothing. It goes when another order is given an hour later.
     """
     from governor.app import fleet_orders
 

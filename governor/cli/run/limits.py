@@ -49,8 +49,8 @@ def not_launched(governor: Governor, name: str, limits: Limits) -> str | None:
         launched_before(governor, name)
         or too_dear(limits.max_rate, governor.price.usd_micros_per_hour, governor.price.text, node.facts.lines)
         or nothing_to_compare(limits.gate, policies, governor.price.usd_micros_per_hour)
-        or refusal(node, name, uid, clock.boot(), clock.mono())
         or ordered_not_to(governor, name)
+        or refusal(node, name, uid, clock.boot(), clock.mono())
     )
 
 

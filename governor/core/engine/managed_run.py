@@ -98,12 +98,6 @@ class RunHistory(Bought):
         """What the fleet's orders say now. A person's own hold stands beside it."""
         self.fleet_hold = hold
 
-    def restore_holds(self, snapshot: Mapping[str, Any]) -> None:
-        """The fleet's stands until its orders are read. One of TORN when the row is not ours."""
-        self.hold(snapshot["hold_until"], snapshot["hold_reason"])
-        until, reason = snapshot.get("fleet_hold") or (None, "")
-        self.hold_by_fleet((MonoNs(int(until)), str(reason)) if until is not None else None)
-
     def held(self, at: MonoNs) -> tuple[MonoNs, str] | None:
         """Until when no rule halts the run, and why. None: no hold is in force."""
         own = (self.hold_until, self.hold_reason) if self.hold_until is not None else None

@@ -123,7 +123,6 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "last_incident": node.numbers.get(run.run, 0),
         "hold_until": managed.history.hold_until,
         "hold_reason": managed.history.hold_reason,
-        "fleet_hold": managed.history.fleet_hold,
         "halts_wall": list(managed.history.halts_wall),
         **_one_offs_row(managed),
         **_nodes_row(managed, at),

@@ -285,7 +285,7 @@ def managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRu
     managed.reported.ceilings = {
         scope: ceiling_report_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()
     }
-    managed.history.restore_holds(snapshot)
+    managed.history.hold(snapshot["hold_until"], snapshot["hold_reason"])
     managed.rules.restore(snapshot["rules"])
     # It may be held back. A reported verdict that waits for a hold's end is not reported again.
     managed.is_held_back = True

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from governor.core.base.identity import RUN_CHARS_MAX
+from governor.core.base.identity import JOB_CHARS_MAX, RUN_CHARS_MAX
 from governor.core.events.fleet_store import Kept
 from governor.core.fleet.scopes import NAME_CHARS_MAX, ROOT, ROW_CHARS_MAX, Holder, quoted, unquoted
 
@@ -152,7 +152,8 @@ _NAME: Final = partial(_text, most=max(NAME_CHARS_MAX, RUN_CHARS_MAX))
 _NUMBERS: Final = ("said_wall_ns", "idle_s", "uid", "step", "total_steps", "ranks", "world_size", "spend_usd_micros",
                    "rate_usd_micros_per_hour", "tokens", "runway_s", "held_s")  # fmt: skip
 _KINDS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("node", "run", "job", "incident_id"), _NAME),
+    **dict.fromkeys(("node", "run", "incident_id"), _NAME),
+    "job": partial(_text, most=JOB_CHARS_MAX),
     **dict.fromkeys(("observes", "can_stop", "is_alive", "stops_machine", "may_stop", "left_out"), _flag),
     **dict.fromkeys(("cloud", "instance_id", "region", "version", "state", "stage", "halt_stage"), _text),
     **dict.fromkeys(_NUMBERS, _whole),

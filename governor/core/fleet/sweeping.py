@@ -47,6 +47,7 @@ class Silent:
     node: NodeRow
     runs: Sequence[RunRow] = ()
     grants: Sequence[HeldGrant] = ()
+    is_whole: bool = True  # Every row of its runs and grants can be read.
     shares_machine: bool = False  # Another governor on the same machine lives: it has its own runs there.
 
     @property
@@ -66,9 +67,11 @@ def next_step(silent: Silent, billing: BillingAnswer) -> Step:
         return Step.SETTLE
     if billing is not BillingAnswer.RUNNING or silent.for_ns < SILENT_NS:
         return Step.LEAVE
-    if silent.node.observes or not silent.node.can_stop or silent.shares_machine or not silent.alive:
+    if silent.node.observes or not silent.node.can_stop or silent.shares_machine or not silent.is_whole:
         return Step.LEAVE
-    ends = all(run.may_stop and not _is_held(silent, run) and _is_used_up(silent, run) for run in silent.alive)
+    ends = bool(silent.alive) and all(
+        run.may_stop and not _is_held(silent, run) and _is_used_up(silent, run) for run in silent.alive
+    )
     return Step.STOP if ends else Step.LEAVE
 
 

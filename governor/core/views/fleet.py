@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from governor.core.base.identity import JOB_CHARS_MAX
 from governor.core.base.printable import cut, printable
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.halt_plan import stop_target
@@ -76,7 +77,7 @@ def _run_row(node: Node, managed: ManagedRun, at: MonoNs) -> RunRow:
         is_alive=run.alive,
         stage=_short(run.stage) if run.stage else None,
         labels=labels,
-        job=run.job or "",
+        job=cut(printable(run.job or ""), JOB_CHARS_MAX),
         step=run.step,
         total_steps=run.total_steps,
         ranks=len(run.connected_ranks()),

@@ -50,7 +50,7 @@ class FleetPresence:
         """`machine`: our provider, and what it calls this machine."""
         self._holder, self._machine, self._troubles, self._post = holder, machine, troubles, post
         self._failing_since: MonoNs | None = None
-        self._is_told = False
+        self._is_told = self._has_taken_over = False
         self._signature: Signature | None = None
         self._said_at: MonoNs | None = None
         self._ready: Rows | None = None  # Set by the loop, read by the worker.
@@ -85,7 +85,8 @@ class FleetPresence:
         rows = self._ready
         if rows is None or at < self._next_at:
             return
-        if self._keeps_lease(store, at) and self._writes(store, rows):
+        self._has_taken_over = self._keeps_lease(store, at) and (self._has_taken_over or self._takes_over(store))
+        if self._has_taken_over and self._writes(store, rows):
             self._failing_since, self._is_told = None, False
             return
         self._next_at = MonoNs(at + AGAIN_NS)
@@ -114,8 +115,8 @@ class FleetPresence:
         if store.transact(live).answer is not Answer.APPLIED:
             return False
         # Somebody may have swept our rows while we were silent.
-        self.lease, self._kept_at, self._written = granted.lease, at, {}
-        return self._takes_over(store)
+        self.lease, self._kept_at, self._written, self._has_taken_over = granted.lease, at, {}, False
+        return True
 
     def _takes_over(self, store: FleetStore) -> bool:
         """Before a reboot, or a ledger that was lost, this machine had another holder: its rows would never end.
@@ -134,7 +135,8 @@ class FleetPresence:
                 continue
             live = store.read([f"{LIVE_ROWS}{holder}"])
             if live.answer is Answer.READ and not live.rows[0].revision:  # Else a copy of our disk lives elsewhere.
-                forget_holder(store, holder)
+                if forget_holder(store, holder).answer is not Answer.APPLIED:
+                    return False
                 log.warning("fleet_elder_forgotten", holder=holder, advice="its grants stay: see `costgov fleet list`")
         return True
 

@@ -124,11 +124,13 @@ class FleetSweep:
                 continue
             runs = every_row(store, f"{RUN_ROWS}{holder}/", OF_ONE_MAX)
             grants = every_row(store, f"{GRANT_ROWS}{holder}/", OF_ONE_MAX)
-            if not isinstance(runs, FleetReply) and not isinstance(grants, FleetReply):
-                rows = [row for one in runs if (row := run_row(one)) is not None]
-                if len(rows) == len(runs):  # Of a run that cannot be read nothing is known.
-                    shares = unknown or (node.instance_id is not None and _machine(node) in used)
-                    yield kept, Silent(holder, for_ns, node, rows, _held(grants), shares)
+            if isinstance(runs, FleetReply) or isinstance(grants, FleetReply):
+                continue  # The next look reads them, or somebody has filled them: a person sees them in the list.
+            rows = [row for one in runs if (row := run_row(one)) is not None]
+            held = _held(grants)
+            is_whole = (len(rows), len(held)) == (len(runs), len(grants))
+            shares = unknown or (node.instance_id is not None and _machine(node) in used)
+            yield kept, Silent(holder, for_ns, node, rows, held, is_whole=is_whole, shares_machine=shares)
 
     # --- what is done ----------------------------------------------------------------------------------
 

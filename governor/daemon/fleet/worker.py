@@ -26,6 +26,7 @@ QUEUE_MAX: Final = 256  # Asks that wait. A governor has as many grants, and eac
 RECALLED_MAX: Final = 1_000
 LISTED_MAX: Final = 10_000
 TURN_S: Final = 1.0
+CLOSED_WITHIN_S: Final = 4.0  # A service manager gives ten seconds for all of the governor.
 SAID_EVERY: Final = 240  # Faults between two lines of the log.
 SCOPES_EVERY_NS: Final = 10 * NS_PER_S
 
@@ -71,11 +72,11 @@ class FleetWorker:
         """Begin nothing more. `close` waits for the end."""
         self._ending.set()
 
-    def close(self) -> None:
-        """Wait for the call under way, no longer than two calls may take. What still waits is not asked."""
+    def close(self, within_s: float = CLOSED_WITHIN_S) -> None:
+        """Wait for the call under way, so long at most. What still waits is not asked."""
         self._ending.set()
         if self._thread.ident is not None:
-            self._thread.join(2 * self._store.bound_s + TURN_S)
+            self._thread.join(within_s)
         self._store.close()
 
     # --- the thread ------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -35,11 +34,6 @@ HOLD = Order("hold-00000b", Act.HOLD, "run:llama", "we look", "ann@ops", WallNs(
 
 def read(world: World, when: float, *orders: Order, unreadable: tuple[str, ...] = ()) -> list[Effect]:
     return world.play(OrdersRead(at(when), orders, unreadable))
-
-
-def node_snapshot_of(world: World) -> dict[str, Any]:
-    [kept] = [one.runs["llama"] for one in world.effects if isinstance(one, PersistRuns) and "llama" in one.runs][-1:]
-    return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
 
 
 def halted(effects: list[Effect]) -> list[str]:
@@ -174,15 +168,43 @@ def test_a_hold_lasts_until_its_end_and_is_noted_once() -> None:
     assert [(one["order"], one["by"]) for one in notes] == [("hold-00000b", "ann@ops")]
 
 
-def test_a_hold_that_is_released_or_over_is_none_also_where_we_were_started_anew_meanwhile() -> None:
+def test_a_hold_stands_over_a_restart_until_its_order_is_gone() -> None:
     world = training()
-    read(world, 2, HOLD)
+    kept = [one for one in read(world, 2, HOLD) if isinstance(one, PersistRuns)][-1]
     again = training()
-    history = again.node.runs["llama"].history
-    history.restore_holds(node_snapshot_of(world))
+    assert again.node.shared is not None
+    again.node.shared.restore(json.loads(json.dumps(kept.runs[UNALLOCATED]))["shared"])
+    again.until(3, 2)
     assert until(again) == 7200, "until the orders are read, what was read last stands"
     read(again, 3)
     assert until(again) is None
+
+
+def test_a_hold_ends_with_the_fleet_that_gave_it() -> None:
+    world = training()
+    read(world, 2, HOLD)
+    world.node.shared = None
+    world.until(4, 3)
+    assert until(world, 4) is None
+
+
+def test_a_run_that_comes_back_from_what_is_only_remembered_has_the_holds_of_now() -> None:
+    world = training()
+    history = world.node.runs["llama"].history
+    history.hold_by_fleet((at(7200), "of an order that is gone"))
+    world.until(4, 3)
+    assert until(world, 4) is None
+
+
+def test_holds_of_many_runs_are_one_commit() -> None:
+    world = training()
+    for number in range(5):
+        name = {"run": f"run-{number}", "connection": ConnectionId(50 + number)}
+        world.play(hello(0, when=2, labels={"team": "nlp"}, world_size=1, **name))
+    order = Order("hold-00000c", Act.HOLD, "fleet", "x", "bob@ops", WallNs(NOW), WallNs(NOW + NS_PER_HOUR))
+    effects = read(world, 3, order)
+    assert len([one for one in effects if isinstance(one, Record) and one.kind == "operator"]) == 6
+    assert len([one for one in effects if isinstance(one, PersistRuns)]) == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from governor.core.base.identity import JOB_CHARS_MAX
 from governor.core.events.fleet_store import Kept
 from governor.core.fleet.presence import (
     NodeRow,
@@ -33,6 +34,11 @@ def kept(text: str) -> Kept:
 def test_rows_are_read_as_they_were_written() -> None:
     assert node_row(kept(row_text(NODE))) == NODE
     assert run_row(kept(row_text(RUN))) == RUN
+
+
+def test_a_job_of_kubernetes_has_its_place() -> None:
+    row = RunRow("llama", 1000, "training", True, job="kubernetes:" + "n" * (JOB_CHARS_MAX - 11))
+    assert run_row(kept(row_text(row))) == row
 
 
 def test_a_key_names_its_holder_whatever_the_node_is_called() -> None:

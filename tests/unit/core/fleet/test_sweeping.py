@@ -38,6 +38,7 @@ def test_what_has_used_up_its_grant_at_half_its_rate_is_stopped() -> None:
         {"runs": [RUN, replace(RUN, run="second")]},
         {"runs": [replace(RUN, is_alive=False, rate_usd_micros_per_hour=0)]},
         {"shares_machine": True},
+        {"is_whole": False},
         {"node": replace(SILENT.node, observes=True)},
         {"node": replace(SILENT.node, can_stop=False)},
         {"runs": [replace(RUN, may_stop=False)]},

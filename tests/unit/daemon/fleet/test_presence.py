@@ -140,6 +140,25 @@ def test_the_rows_of_a_ledger_that_this_machine_has_lost_go_so_that_nobody_stops
     assert (node_key(lost) in member.store.rows, node_key(elsewhere) in member.store.rows) == (False, True)
 
 
+def test_the_rows_of_before_are_taken_over_as_soon_as_that_can_be_had() -> None:
+    class Hinders(FakeFleetStore):
+        is_hindered = True
+
+        def range(self, prefix: str, limit: int, after: str = "") -> FleetReply:
+            return FleetReply(Answer.UNREACHABLE) if self.is_hindered else super().range(prefix, limit, after)
+
+    member = Member()
+    member.store = hinders = Hinders()
+    assert member.world.node.shared is not None
+    elder = replace(member.world.node.shared.holder, boot_id="boot-0")
+    hinders.transact(Transaction((), ((node_key(elder), row_text(NodeRow("n1", 1))),)))
+    member.world.until(1)
+    member.at(1)
+    hinders.is_hindered = False
+    member.at(10)
+    assert node_key(elder) not in hinders.rows
+
+
 def test_a_store_that_takes_no_rows_of_ours_is_told_once(member: Member) -> None:
     class Refuses(FakeFleetStore):
         def transact(self, transaction: Transaction) -> FleetReply:

@@ -221,10 +221,13 @@ def test_a_governor_that_speaks_and_whose_row_cannot_be_read_may_be_on_that_mach
     assert (world.stops, world.scope.holders) == ([], 1)
 
 
-def test_of_a_run_that_cannot_be_read_nothing_is_known(world: World) -> None:
+def test_a_run_that_cannot_be_read_keeps_its_machine_and_is_told(world: World) -> None:
     world.put({run_key(GONE, "other"): '{"v": 2}'})
     world.until(USED_UP_NS + 10 * EVERY_NS)
-    assert (world.stops, world.scope.holders) == ([], 1)
+    assert (world.stops, world.scope.holders, world.told) == ([], 1, ["fleet_node_silent"])
+    world.machine.state = "stopped"
+    world.until(USED_UP_NS + 12 * EVERY_NS)
+    assert world.scope.holders == 0, "what has ended is settled whatever ran there"
 
 
 def test_a_hold_that_was_given_since_its_last_word_keeps_its_machine(world: World) -> None:

@@ -15,7 +15,7 @@ from governor.reports.terminal import (
     token_prices_text,
     wasted_text,
 )
-from governor.text.nodes import live_nodes_text
+from governor.text.nodes import fleet_notes, live_nodes_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, fits, plain, render_rows
 
@@ -95,6 +95,7 @@ def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
         for test in governor.get("selftest", [])
         if not test["ok"]
     ]
+    lines += fleet_notes(governor.get("fleet"))
     if governor.get("gpus_unread"):
         lines.append(Styled(f"no GPU figures: {plain(governor['gpus_unread'])}", "bold yellow"))
     remarks = (governor.get("price") or {}).get("remarks", [])

@@ -1,13 +1,16 @@
-"""A halt over several nodes, in words: each node's part, and what the timeline has of other nodes."""
+"""Several nodes in words: each node's part of a halt, what the timeline has of others, and this node's fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from governor.core.base.units import NS_PER_S, DurationNs, format_duration
+from governor.text.screen import Styled
 from governor.text.table import plain
 
 _NODES_SHOWN: Final = 8
+ORDERS_SHOWN: Final = 8
 
 Row = Mapping[str, Any]
 
@@ -74,3 +77,28 @@ def node_stopped(detail: Row, _snapshot: Row) -> str:
 
 def called(detail: Row, _snapshot: Row) -> str:
     return f"all nodes of the run call it {plain(detail.get('incident', '?'))}"
+
+
+def fleet_notes(fleet: Mapping[str, Any] | None) -> list[Styled]:
+    """For `costgov status`: what is wrong with this governor's fleet, which orders stand, and what runs live on."""
+    if not fleet:
+        return []
+    told = [Styled(f"problem: {plain(fleet['problem'])}", "bold red")] if fleet.get("problem") else []
+    told += [
+        Styled(plain(f"order {one['id']}: {one['act']} {one['scope']}, by {one['by']}: {one['reason']}"), "bold yellow")
+        for one in fleet.get("orders", [])[:ORDERS_SHOWN]
+    ]
+    if not fleet.get("orders_read", True):
+        told.append(Styled("orders to the fleet: etcd has not said which there are since the start", "bold yellow"))
+    return told + [
+        Styled(
+            plain(f"{one['run']}: etcd does not answer; what it was granted of {one['scope']} lasts {_lasting(lasts)}"),
+            "bold yellow",
+        )
+        for one in fleet.get("grants", [])
+        if one.get("why") == "silent" and not one.get("has_ended") and (lasts := one.get("lasts_s")) is not None
+    ]
+
+
+def _lasting(seconds: float) -> str:
+    return format_duration(DurationNs(round(seconds) * NS_PER_S))

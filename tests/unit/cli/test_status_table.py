@@ -10,6 +10,7 @@ from governor.core.attribution.causes import Amount, Cause
 from governor.core.attribution.rows import Whole, time_row
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.views.status import run_status
+from governor.text.nodes import fleet_notes
 from governor.text.screen import FILE, Screen
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import make_node
@@ -90,3 +91,31 @@ def test_without_a_price_dollars_are_null_for_programs(rate: float | None) -> No
     figures += [one[name] for one in time["causes"] for name in ("usd", "usd_per_hour")]
     assert {figure is None for figure in figures} == {rate is None}
     assert run["time"]["usd"] == 0.0  # What the tables are drawn of.
+
+
+def fleet(**changes: object) -> dict[str, object]:
+    return {"problem": None, "orders_read": True, "orders": [], "grants": [], **changes}
+
+
+def test_a_fleet_that_is_well_takes_no_line() -> None:
+    granted = {"run": "llama", "scope": "fleet", "why": None, "lasts_s": 300.0}
+    assert fleet_notes(None) == fleet_notes(fleet(grants=[granted])) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"problem": "fleet: there is no such file"},
+        {"orders_read": False},
+        {"orders": [{"id": "halt-00000a", "act": "halt", "scope": "fleet", "by": "ann@ops", "reason": "x\x1b"}]},
+        {"grants": [{"run": "llama", "scope": "fleet", "why": "silent", "lasts_s": 88.0}]},
+    ],
+)
+def test_what_is_wrong_with_a_fleet_or_ordered_is_one_printable_line(changes: dict[str, object]) -> None:
+    [line] = fleet_notes(fleet(**changes))
+    assert line.isprintable()
+
+
+def test_a_run_that_has_ended_lives_on_nothing() -> None:
+    ended = {"run": "llama", "scope": "fleet", "why": "silent", "lasts_s": 88.0, "has_ended": True}
+    assert fleet_notes(fleet(grants=[ended])) == []

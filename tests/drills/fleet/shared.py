@@ -16,6 +16,7 @@ from typing import TypeVar
 from governor.adapters.etcd.opening import OfFleet
 from governor.adapters.etcd.store import EtcdConfig, EtcdStore
 from governor.core.events.fleet_store import Answer
+from governor.core.fleet.presence import LIVE_ROWS
 from governor.core.fleet.scopes import GRANT_ROWS, GrantRow, ScopeRow, grant_row, scope_key, scope_row
 from tests.contract.fleet.conftest import memory
 from tests.contract.fleet.etcd_server import Cluster, Place, etcd_cluster
@@ -37,6 +38,10 @@ class Budget:
     def grants(self) -> dict[str, GrantRow]:
         """All that are held, by the IDs that `costgov fleet list` shows."""
         return self._asked(grants_in)
+
+    def speaking(self) -> list[str]:
+        """The rows of governors whose lease has not ended."""
+        return self._asked(lambda store: [kept.key for kept in store.range(LIVE_ROWS, 100).rows])
 
     def _asked(self, ask: Callable[[OfFleet], T]) -> T:
         def asked() -> T:

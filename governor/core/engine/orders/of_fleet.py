@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from governor.core.base.units import MonoNs, utc_text
 from governor.core.engine.managed_run import ManagedRun
@@ -53,9 +54,7 @@ def refusal(node: Node, name: str, uid: int, at: MonoNs) -> str | None:
         return None
     for order in _covering(node, Act.HALT, name, uid, at):
         until = f" until {utc_text(order.until_wall)}" if order.until_wall is not None else ""
-        seen = (
-            "" if node.shared.orders.is_read else ", as it was read before; etcd does not say now whether it still does"
-        )
+        seen = "" if node.shared.orders.is_read else ", as it was read before; etcd does not answer now"
         return (
             f"not launched: {order.text} ({order.scope}) stands{until}{seen}; "
             f"`costgov fleet release {order.order_id}` ends it"
@@ -95,7 +94,11 @@ def _held(node: Node, managed: ManagedRun, holds: list[Order], at: MonoNs) -> li
     last = max(holds, key=lambda order: order.until_wall or 0, default=None)
     if (last.text if last is not None else None) == (before[1] if before is not None else None):
         return []
-    managed.history.hold_by_fleet((MonoNs(at + left_of(last, wall)), last.text) if last is not None else None)
-    order = {"order": last.order_id, "by": last.by, "reason": last.text} if last is not None else {"reason": "released"}
-    data = {"act": "hold", **order, "duration_ns": left_of(last, wall) if last is not None else 0}
+    if last is None:
+        managed.history.hold_by_fleet(None)
+        data: dict[str, Any] = {"act": "hold", "reason": "released, or over", "duration_ns": 0}
+    else:
+        left = left_of(last, wall)
+        managed.history.hold_by_fleet((MonoNs(at + left), last.text))
+        data = {"act": "hold", "order": last.order_id, "by": last.by, "reason": last.text, "duration_ns": left}
     return [Record("operator", managed.run.run, None, data, durable=True)]

@@ -11,7 +11,7 @@ from governor.core.base.units import WallNs
 from governor.core.events.fleet_orders import Act, Order, OrdersRead
 from governor.core.events.fleet_store import Answer, Transaction
 from governor.core.events.machine import SourceTrouble
-from governor.core.fleet.orders import ORDER_ROWS, order_key, order_text
+from governor.core.fleet.orders import ORDER_ROWS, ORDERS_MAX, order_key, order_text
 from governor.daemon.fleet.orders import SILENT_NS, OrderWatch
 from governor.remote_ports import FleetReply
 from tests.contract.fakes import FakeClock
@@ -123,6 +123,15 @@ def test_one_read_that_fails_behind_a_calm_wait_is_no_silence(watched: Watched) 
     watched.watch.begin()
     told = [watched.next() for _ in range(3)]
     assert all(isinstance(one, OrdersRead) for one in told)
+
+
+def test_orders_beyond_those_that_are_read_are_named_as_unread(watched: Watched) -> None:
+    for number in range(ORDERS_MAX + 1):
+        watched.store.put(order_key(f"halt-{number:06x}"), order_text(ORDER))
+    watched.watch.begin()
+    event = watched.next()
+    assert isinstance(event, OrdersRead)
+    assert (len(event.orders), len(event.unreadable)) == (ORDERS_MAX, 1)
 
 
 def test_behind_a_fault_of_ours_orders_are_read_on(watched: Watched) -> None:

@@ -8,38 +8,20 @@ import pytest
 
 from governor.core.base.units import NS_PER_HOUR, MonoNs, WallNs
 from governor.core.events.fleet_orders import Act, Order, SilentUsedUp
-from governor.core.events.fleet_store import Answer, Kept, Transaction
+from governor.core.events.fleet_store import Answer, Transaction
 from governor.core.events.inputs import Event
 from governor.core.events.machine import SourceTrouble
 from governor.core.fleet.orders import order_key, order_text
 from governor.core.fleet.presence import NodeRow, RunRow, live_key, node_key, row_text, run_key
-from governor.core.fleet.scopes import (
-    GRANT_ROWS,
-    GrantRow,
-    Holder,
-    ScopeRow,
-    ceiling_change,
-    compares,
-    grant_key,
-    granted,
-    scope_key,
-    scope_row,
-    text_of,
-)
+from governor.core.fleet.scopes import GRANT_ROWS, Holder, ScopeRow
 from governor.core.fleet.sweeping import PATIENCE_NS, SILENT_NS
 from governor.daemon.fleet.sweep import ASKED_EVERY_NS, EVERY_NS, FleetSweep, Sweeper
 from governor.remote_ports import FleetReply
 from tests.contract.fakes_cloud import FakeCloud
 from tests.contract.fleet.fake_store import FakeFleetStore
+from tests.contract.fleet.vanished import GONE, RATE, WALL, scope_of, vanish
 
-RATE = 6_000_000
-GONE = Holder("gpu-2", "boot", "ledger")
 USED_UP_NS = 2 * NS_PER_HOUR + PATIENCE_NS
-WALL = 10**18
-
-
-NODE = NodeRow("gpu-2", WALL, "aws", "i-2", "eu-1", can_stop=True, rate_usd_micros_per_hour=RATE)
-RUN = RunRow("llama", 1000, "training", True, rate_usd_micros_per_hour=RATE, may_stop=True)
 
 
 class Store(FakeFleetStore):
@@ -65,17 +47,7 @@ class World:
         self.store, self.machine, self.posted = Store(), FakeCloud("i-2"), list[Event]()
         self.now, self.asked = MonoNs(0), list[str]()
         self.when_asked: Callable[[], None] = lambda: None
-        change = ceiling_change(Kept(scope_key("fleet")), 100_000_000)
-        assert change is not None
-        self.store.transact(change)
-        self.put({
-            node_key(GONE): row_text(NODE),
-            run_key(GONE, "llama"): row_text(RUN),
-        })  # fmt: skip
-        key = grant_key(GONE, "fleet", "llama")
-        row, scope = GrantRow(10_000_000, 0, 4_000_000, RATE, WALL), self.scope
-        rows = ((scope_key("fleet"), text_of(granted(scope, None, row))), (key, text_of(row)))
-        self.store.transact(Transaction(compares(*self.store.read([scope_key("fleet"), key]).rows), rows))
+        vanish(self.store, "i-2", "eu-1")
         self.sweep = self.governor("gpu-1")
 
     def governor(self, name: str, *, may_sweep: bool = True, region: str = "eu-1") -> FleetSweep:
@@ -99,9 +71,7 @@ class World:
 
     @property
     def scope(self) -> ScopeRow:
-        row = scope_row(self.store.read([scope_key("fleet")]).rows[0])
-        assert row is not None
-        return row
+        return scope_of(self.store)
 
     def until(self, at_ns: int, *sweeps: FleetSweep) -> None:
         while self.now < at_ns:
@@ -160,9 +130,10 @@ def test_the_loop_is_asked_to_stop_a_machine_whose_grant_is_used_up_and_what_has
 
 
 def test_a_governor_that_is_back_while_the_provider_answers_is_left(world: World) -> None:
-    world.until(USED_UP_NS - EVERY_NS)
+    world.until(USED_UP_NS)
+    assert world.stops == []
     world.when_asked = lambda: world.put({live_key(GONE): "{}"})
-    world.until(USED_UP_NS + 4 * EVERY_NS)
+    world.until(USED_UP_NS + EVERY_NS)  # Where it would be stopped.
     assert world.stops == []
 
 
